@@ -1,0 +1,209 @@
+"""Simulate a workload on a cluster under one policy after another: what `headway simulate` does, without the command line."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.core import units
+from headway.core.errors import UserError, one_line, shown
+from headway.core.units import US_PER_S
+from headway.workloads.cluster import Cluster, parse_cluster
+from headway.workloads.registry import load_reader, load_workload
+from headway.workloads.schema import Workload
+from headway.workloads.select import parse_window
+
+NS_PER_MS = 1_000_000
+SEED_MAX = 2**63 - 1
+
+Json = dict[str, Any]
+Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateRequest:
+    """What to simulate, as a person wrote it; nothing has been read or checked yet. Durations are text such as `30` (s) or
+    `10m`.
+    """
+
+    workload: str
+    cluster: str
+    policies: tuple[str, ...]
+    seed: int = 1
+    load: str | None = None
+    round: str = "60"
+    window: str | None = None
+    filter: str | None = None
+    save_cost: str = "0"
+    restart_cost: str = "30"
+    checkpoint_every: str = "0"
+    skip: bool = True
+    journal: Path | None = None
+    datasets: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that has been read and checked."""
+
+    workload: Workload
+    cluster: Cluster
+    policies: tuple[tuple[str, Any], ...]
+    """Each policy as it was asked for, and itself."""
+    round_s: float
+
+
+def prepare(request: SimulateRequest) -> Prepared:
+    """Read and check everything that a request names, cheap things first. Nothing has run and nothing is written when this
+    raises `UserError`.
+    """
+    from headway.policies.registry import make_policy
+
+    if not request.policies:
+        raise UserError("expected at least one, got none", key="policy")
+    if not 0 <= request.seed <= SEED_MAX:
+        raise UserError(f"expected a whole number from 0 to {SEED_MAX}, got {shown(request.seed)}", key="seed")
+    round_s = _seconds(request.round, "round")
+    costs = [_seconds(request.save_cost, "save-cost"), _seconds(request.restart_cost, "restart-cost")]
+    costs.append(_seconds(request.checkpoint_every, "checkpoint-every"))
+    window = parse_window(request.window) if request.window is not None else None
+    load = None
+    if request.load is not None:
+        try:
+            load = load_reader(request.load.strip())
+        except ValueError as error:
+            raise UserError(str(error), key="load") from None
+    policies = tuple((text.strip(), make_policy(text.strip())) for text in request.policies)
+    if request.journal is not None:
+        _check_journal(request.journal, len(policies))
+    cluster = parse_cluster(request.cluster)
+    workload = load_workload(request.workload, datasets=request.datasets, seed=request.seed)
+    if window is not None:
+        workload = workload.window(*window)
+    if request.filter is not None:
+        workload = workload.filtered(request.filter)
+    if load is not None:
+        workload = workload.scaled_to_load(load, cluster.gpus)
+    return Prepared(workload.with_costs(*costs), cluster, policies, round_s)
+
+
+def run(
+    request: SimulateRequest, prepared: Prepared, *, progress: Callable[[str], Progress | None] | None = None
+) -> Iterator[Json]:
+    """Simulate under each policy in turn and yield its entry. `progress` is asked, for each policy, whom to tell the share
+    that is done.
+    """
+    from headway.sim.run import simulate
+
+    workload, cluster = prepared.workload, prepared.cluster
+    for text, policy in prepared.policies:
+        jobs = workload.with_estimates(workload.work_us) if getattr(policy, "oracle", False) else workload
+        tell = progress(text) if progress is not None else None
+        with _whole_or_nothing(request.journal) as journal:
+            outcome = simulate(
+                jobs,
+                cluster,
+                policy,
+                seed=request.seed,
+                interval_s=prepared.round_s,
+                skip=request.skip,
+                journal=journal,
+                progress=tell,
+            )
+        yield entry(text, policy, workload, cluster, request.seed, prepared.round_s, outcome)
+
+
+def entry(text: str, policy: Any, workload: Workload, cluster: Cluster, seed: int, round_s: float, outcome: Any) -> Json:
+    """The result of one run, ready for JSON: no NaN, None where a figure has no meaning."""
+    decide = np.sort(outcome.decide_ns)
+    return {
+        "policy": text,
+        "params": dict(policy.params),
+        "workload": workload.name,
+        "workload_sha256": workload.sha256,
+        "cluster": cluster.name,
+        "seed": seed,
+        "round_s": round_s,
+        **outcome.metrics.summary(cluster.gpus).to_json(),
+        "rounds": int(outcome.rounds),
+        "rounds_skipped": int(outcome.rounds_skipped),
+        "decide_ms_p50": _rank_ms(decide, 50),
+        "decide_ms_p99": _rank_ms(decide, 99),
+        "wall_s": float(outcome.wall_s),
+        "cpu_s": float(outcome.cpu_s),
+        "journal_sha256": outcome.journal_sha256,
+    }
+
+
+def dropped_line(workload: Workload) -> str:
+    """What a person is told about rows that are no jobs; empty if there are none."""
+    if not workload.dropped:
+        return ""
+    total = sum(workload.dropped.values())
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(workload.dropped.items()))
+    rows = f"{total:,} row{'s' if total > 1 else ''}"
+    return one_line(f"{workload.name}: dropped {rows} that cannot be jobs ({kinds}); the first: {workload.dropped_first}")
+
+
+def policy_list() -> list[Json]:
+    """Every policy's name, one line about it, and its parameters with their defaults, by name."""
+    from headway.policies.registry import REGISTRY, make_policy
+
+    listed: list[Json] = []
+    for name, target in sorted(REGISTRY.items()):
+        module, _, factory = target.partition(":")
+        doc = inspect.getdoc(getattr(importlib.import_module(module), factory)) or ""
+        listed.append({"name": name, "description": doc.partition("\n")[0], "params": dict(make_policy(name).params)})
+    return listed
+
+
+def compiles_first() -> bool:
+    """Whether the kernels have not been compiled yet on this machine, so that the first run takes long."""
+    from headway.core.jit import cache_dir
+
+    return not any(cache_dir().rglob("*.nbc"))
+
+
+def _seconds(text: str, key: str) -> float:
+    try:
+        return units.parse_duration(text) / US_PER_S
+    except ValueError as error:
+        raise UserError(str(error), key=key) from None
+
+
+def _rank_ms(ordered: Any, percent: int) -> float | None:
+    from headway.metrics.summary import nearest_rank
+
+    return nearest_rank(ordered, percent) / NS_PER_MS if len(ordered) else None
+
+
+def _check_journal(path: Path, policies: int) -> None:
+    if policies > 1:
+        raise UserError(f"a journal holds one run: expected one --policy, got {policies}", key="journal")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(
+            "cannot be written: no such folder" if not path.is_dir() else "is a folder", file=str(path), key="journal"
+        )
+
+
+@contextmanager
+def _whole_or_nothing(path: Path | None) -> Iterator[Path | None]:
+    """The path to write to; what was written there takes its name when all went well, and is removed otherwise."""
+    if path is None:
+        yield None
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot be written: {error.strerror or error}", file=str(path), key="journal") from None
+    finally:
+        partial.unlink(missing_ok=True)

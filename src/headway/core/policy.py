@@ -1,0 +1,37 @@
+"""What a policy is: a function of the view (and of a memo folded from the journal) that returns a plan."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from headway.core.events import EventBatch
+from headway.core.plan import Plan
+from headway.core.view import ClusterView
+
+Memo = Any
+"""A serialisable value (numbers, strings, lists, dicts, NumPy arrays), or None."""
+
+
+class Policy(Protocol):
+    """`decide` reads no clock and does no I/O: the same view and memo give the same plan."""
+
+    @property
+    def name(self) -> str:
+        """The registry's name."""
+        ...
+
+    def decide(self, view: ClusterView, memo: Memo) -> Plan:
+        """The plan for this round."""
+        ...
+
+
+class RemembersPolicy(Policy, Protocol):
+    """A policy with a memo."""
+
+    def start(self) -> Memo:
+        """The memo before any event."""
+        ...
+
+    def fold(self, memo: Memo, events: EventBatch) -> Memo:
+        """The memo after the events since the last round. Pure: it returns a new memo or the same one."""
+        ...

@@ -1,0 +1,1 @@
+"""What carries out actions and reports events: the protocol, its capabilities, and one module per kind."""

@@ -1,0 +1,1 @@
+"""Folds over the journal: completion times, waiting, utilisation, fairness and lower bounds."""

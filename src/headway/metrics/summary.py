@@ -1,0 +1,126 @@
+"""The figures of a run, as people compare them. A figure that has no meaning for a run is None; none is ever NaN.
+
+- JCT: completion − submission of the jobs that completed. A percentile p is by nearest rank: of n values in order, the one
+  at ⌈p/100 · n⌉.
+- Makespan: last completion − first submission.
+- Waiting: the periods between submission and completion in which a job was not up: before its first start, and from each stop
+  to the next start. Restoring and saving are not waiting.
+- `gpu_booked_frac`: GPU time held by jobs, from each start request to the end of that attempt, over GPUs × makespan.
+  `gpu_busy_frac`: only from `started` to the stop request or the end (restoring is busy: the journal doesn't tell it apart).
+- `deadline_ratio`: of the jobs with a deadline, those completed by then; rejected, failed and unfinished ones missed it.
+- Finish-time fairness ρ (as Themis, NSDI '20) = JCT / isolated JCT, for the jobs that completed and ran. Isolated is the job
+  alone on its 1/n share of the cluster's G GPUs: run time × max(1, n · its GPUs / G), with n the mean number of live jobs
+  during its life. Above 1 the job would have done better alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from headway.core.arrays import Ints
+from headway.core.columns import NEVER, WHOLE, Phase
+from headway.core.units import US_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one run."""
+
+    jobs: int
+    finished: int
+    failed: int
+    cancelled: int
+    rejected: int
+    unfinished: int
+    avg_jct_s: float | None
+    p50_jct_s: float | None
+    p99_jct_s: float | None
+    makespan_s: float | None
+    avg_wait_s: float | None
+    queue_length_avg: float | None
+    queue_length_max: int
+    gpu_booked_frac: float | None
+    gpu_busy_frac: float | None
+    deadline_ratio: float | None
+    avg_accuracy: float | None
+    accuracy_ratio: float | None
+    finish_time_fairness: float | None
+    finish_time_fairness_max: float | None
+    unfair_job_frac: float | None
+    cross_node_bytes: int | None
+    preemptions: int
+    migrations: int
+    attempts: int
+
+    def to_json(self) -> dict[str, int | float | None]:
+        """The figures by name."""
+        return asdict(self)
+
+
+def nearest_rank(ordered: Ints, percent: int) -> int:
+    """The percentile of values in order: the smallest that at least `percent` % of them do not exceed."""
+    return int(ordered[max(-(-len(ordered) * percent // 100), 1) - 1])
+
+
+def mean_s(values_us: Ints) -> float | None:
+    """The mean in seconds, from an exact sum; None of nothing."""
+    return sum(values_us.tolist()) / len(values_us) / US_PER_S if len(values_us) else None
+
+
+def summarise(jobs: Mapping[str, Ints], gpus: int, *, queue_length_max: int, queued_ms: int) -> Summary:
+    """Return the figures of jobs given as the columns of `metrics.fold`; `queued_ms` is the integral of the queue's length."""
+    phase = jobs["phase"]
+    done = phase == Phase.COMPLETED
+    counts = {p: int(np.count_nonzero(phase == p)) for p in Phase}
+    submitted, end = jobs["submitted"], jobs["end"]
+    jct = np.sort(end[done] - submitted[done])
+    finished = len(jct)
+    makespan = int(end[done].max() - submitted.min()) if finished else 0
+    capacity = makespan * gpus
+    due = jobs["deadline"] < NEVER
+    fairness = _fairness({name: column[done] for name, column in jobs.items()}, gpus) if gpus else []
+    return Summary(
+        jobs=len(phase),
+        finished=finished,
+        failed=counts[Phase.FAILED],
+        cancelled=counts[Phase.CANCELLED],
+        rejected=counts[Phase.REJECTED],
+        unfinished=sum(counts[p] for p in Phase if p <= Phase.STOPPING),
+        avg_jct_s=mean_s(jct),
+        p50_jct_s=nearest_rank(jct, 50) / US_PER_S if finished else None,
+        p99_jct_s=nearest_rank(jct, 99) / US_PER_S if finished else None,
+        makespan_s=makespan / US_PER_S if finished else None,
+        avg_wait_s=mean_s(jobs["waited"][done]),
+        queue_length_avg=queued_ms * 1000 / makespan if makespan else None,
+        queue_length_max=queue_length_max,
+        gpu_booked_frac=sum(jobs["held_gpu_us"].tolist()) / capacity if capacity else None,
+        gpu_busy_frac=sum(jobs["busy_gpu_us"].tolist()) / capacity if capacity else None,
+        deadline_ratio=float(np.mean((done & (end <= jobs["deadline"]))[due])) if due.any() else None,
+        avg_accuracy=None,
+        accuracy_ratio=None,
+        finish_time_fairness=math.fsum(fairness) / len(fairness) if fairness else None,
+        finish_time_fairness_max=max(fairness, default=None),
+        unfair_job_frac=sum(rho > 1 for rho in fairness) / len(fairness) if fairness else None,
+        cross_node_bytes=None,
+        preemptions=int(jobs["preemptions"].sum()),
+        migrations=int(jobs["migrations"].sum()),
+        attempts=int(jobs["attempt"].sum()),
+    )
+
+
+def _fairness(done: Mapping[str, Ints], gpus: int) -> list[float]:
+    """ρ of each completed job that ran. Live jobs are counted in job·ms; a job of less than a millisecond was as good as
+    alone.
+    """
+    ran = done["run"] > 0
+    jct, run = (done["end"] - done["submitted"])[ran], done["run"][ran]
+    life_ms = done["end"][ran] // 1000 - done["submitted"][ran] // 1000
+    live_ms = (done["live_at_end"] - done["live_at_submission"])[ran]
+    live = np.maximum(live_ms / np.maximum(life_ms, 1), 1.0)
+    slowdown = np.maximum(live * done["gpu_milli"][ran] / (gpus * WHOLE), 1.0)
+    rho: list[float] = (jct / (run * slowdown)).tolist()
+    return rho

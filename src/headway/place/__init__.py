@@ -1,0 +1,1 @@
+"""Placement kernels: given who goes first, find where each gang fits."""

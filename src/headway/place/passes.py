@@ -1,0 +1,149 @@
+"""Passes: an order of jobs becomes places. *When* is the policy's order, *where* the placement kernel (`docs/semantics.md` §4)."""
+
+from __future__ import annotations
+
+from headway.core import columns as c
+from headway.core.arrays import Ints, Table
+from headway.core.codes import OP_WHY, QUEUED, R_NO_ROOM, R_RESERVED
+from headway.core.jit import kernel
+from headway.place.assign import M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
+from headway.place.gang import A_MASK, copy_room, give_mask, lowest_bits, take_mask
+from headway.place.shared import place_shared
+
+
+@kernel
+def may_start(J: Table, row: int, now: int, M: Ints) -> bool:
+    """Whether the job waits, is not held, and is not to be retried later (then the plan wakes at that time)."""
+    if J[c.J_PHASE, row] != QUEUED or J[c.J_PLACED, row] or J[c.J_HOLD, row]:
+        return False
+    if J[c.J_NOT_BEFORE, row] > now:
+        M[M_WAKE] = min(M[M_WAKE], J[c.J_NOT_BEFORE, row])
+        return False
+    return True
+
+
+@kernel
+def say_why(O: Table, M: Ints, J: Table, row: int, reason: int, a: int, b: int) -> None:
+    """Note why a job does not start, if that is news."""
+    if J[c.J_WHY, row] != reason:
+        add_override(O, M, J, row, OP_WHY, reason, 0, 0)
+        i = M[M_OVERRIDES] - 1
+        O[i, c.O_A], O[i, c.O_B] = a, b
+
+
+@kernel
+def try_place(
+    mode: int, sharing: bool, row: int, J: Table, T: Table, N: Table, C: Ints,
+    A: Table, AB: Table, P: Table, PB: Table, layered: bool, GB: Ints, out: Table, O: Table, OT: Table, M: Ints,
+) -> bool:  # fmt: skip
+    """Place one waiting job in room `A`: whole GPUs or, with `sharing` and where the job allows it, shares of GPUs. Room `P` is kept in step."""
+    if sharing and J[c.J_SHARE, row]:
+        return place_shared(row, J, T, N, C, A, AB, GB, O, OT, M)
+    chosen, gpus = choose_for(mode, row, J, N, C, A, AB, out, False, OT, M[M_TASKS])
+    if chosen < 0:
+        return False
+    deal(row, chosen, gpus, out, J, N, C, A, AB, P, PB, layered, O, OT, M)
+    return True
+
+
+@kernel
+def in_order(
+    order: Ints, count: int, mode: int, sharing: bool, now: int, J: Table, T: Table, N: Table, G: Table, B: Table, C: Ints,
+    A: Table, AB: Table, GB: Ints, out: Table, O: Table, OT: Table, M: Ints,
+) -> None:  # fmt: skip
+    """Strict order: a job that does not fit blocks every later one that could use a GPU of the same kind.
+
+    `order` holds `count` rows; with `count` = 0 the rows are taken as they stand (arrival), from the first that waits.
+    """
+    copy_room(N, B, C, A, AB)
+    if sharing:
+        for g in range(C[c.C_GPUS]):
+            GB[g] = G[c.G_BOOKED, g]
+    every = (1 << C[c.C_KINDS]) - 1
+    blocked = 0
+    i = C[c.C_FIRST_WAITING] if count == 0 else 0
+    stop = C[c.C_ROWS] if count == 0 else count
+    while i < stop:
+        row = i if count == 0 else order[i]
+        i += 1
+        if not may_start(J, row, now, M):
+            continue
+        kinds = (J[c.J_KIND_MASK, row] | J[c.J_ALT_MASK, row]) & every if J[c.J_GPUS, row] else 0
+        if kinds & blocked:
+            continue
+        if not try_place(mode, sharing, row, J, T, N, C, A, AB, A, AB, False, GB, out, O, OT, M):
+            say_why(O, M, J, row, R_NO_ROOM, J[c.J_GPUS, row], free_max(AB, C, kinds))
+            blocked |= kinds
+            if blocked == every and C[c.C_WAITING_CPU] == 0:
+                return
+
+
+@kernel
+def release_room(row: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table) -> None:
+    """Put into the room what a placed job has (its whole GPUs, cpus and memory)."""
+    for t in range(J[c.J_TASK0, row], J[c.J_TASK0, row] + J[c.J_TASKS, row]):
+        give_mask(A, AB, N, C, T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_CPU, t], T[c.T_MEM, t])
+
+
+@kernel
+def with_backfill(
+    order: Ints, count: int, mode: int, now: int, depth: int, leaving: Ints, ends: Ints, placed: int,
+    J: Table, T: Table, N: Table, B: Table, C: Ints, A: Table, AB: Table, P: Table, PB: Table, out: Table, O: Table, OT: Table, M: Ints,
+) -> int:  # fmt: skip
+    """EASY backfill: the first job that does not fit reserves the place it gets when enough placed jobs have left; later ones may not delay it.
+
+    `order` holds the `count` waiting rows; `leaving` the `placed` rows of placed jobs in the order of their estimated `ends` (µs).
+    Returns the row of the head that waits, or -1.
+    """
+    copy_room(N, B, C, A, AB)
+    i = 0
+    head = -1
+    while i < count:
+        row = order[i]
+        i += 1
+        if not may_start(J, row, now, M):
+            continue
+        if not try_place(mode, False, row, J, T, N, C, A, AB, A, AB, False, out[2], out, O, OT, M):
+            say_why(O, M, J, row, R_NO_ROOM, J[c.J_GPUS, row], free_max(AB, C, -1))
+            head = row
+            break
+    if head < 0 or i == count:
+        return head
+    shadow = reserve(head, mode, leaving, ends, placed, J, T, N, C, A, AB, P, PB, out, OT, M)
+    looked = 0
+    while i < count and looked < depth:
+        row = order[i]
+        i += 1
+        if not may_start(J, row, now, M):
+            continue
+        looked += 1
+        if now + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0) <= shadow:
+            try_place(mode, False, row, J, T, N, C, A, AB, P, PB, True, out[2], out, O, OT, M)
+        elif not try_place(mode, False, row, J, T, N, C, P, PB, A, AB, True, out[2], out, O, OT, M):
+            say_why(O, M, J, row, R_RESERVED, J[c.J_GPUS, row], 0)
+    return head
+
+
+@kernel
+def reserve(
+    head: int, mode: int, leaving: Ints, ends: Ints, placed: int,
+    J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, P: Table, PB: Table, out: Table, OT: Table, M: Ints,
+) -> int:  # fmt: skip
+    """When the head will fit: its shadow time (µs; NEVER if it would not). Room `P` is then what is free now (`A`) without the GPUs reserved for it."""
+    nodes = C[c.C_NODES]
+    P[:, :nodes] = A[:, :nodes]
+    PB[:] = AB
+    shadow, chosen, gpus = c.NEVER, -1, 0
+    for k in range(placed):
+        release_room(leaving[k], J, T, N, C, P, PB)
+        chosen, gpus = choose_for(mode, head, J, N, C, P, PB, out, False, OT, M[M_TASKS])
+        if chosen > 0:
+            shadow = ends[k]
+            break
+    for i in range(chosen):
+        out[2, i] = lowest_bits(P[A_MASK, out[0, i]], out[1, i] * gpus)
+    P[:, :nodes] = A[:, :nodes]
+    PB[:] = AB
+    for i in range(chosen):
+        take_mask(P, PB, N, C, out[0, i], out[2, i], 0, 0)
+    return shadow

@@ -1,0 +1,181 @@
+"""The preemptive pass: the best-ranked jobs that the cluster can hold run, and others give way only where that makes room (`docs/semantics.md` §4)."""
+
+from __future__ import annotations
+
+from headway.core import columns as c
+from headway.core.arrays import Ints, Table
+from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_NOT_CONSOLIDATED, R_PREEMPTED, UP
+from headway.core.jit import ctz, kernel
+from headway.place.assign import M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
+from headway.place.gang import A_CPU, A_MEM, copy_room, take_mask
+from headway.place.passes import may_start, release_room, say_why
+
+ROW_BITS = 21
+ROW_MASK = (1 << ROW_BITS) - 1
+NOBODY, NOT_SELECTED, SELECTED, POOLED, EVICTED = 0, 1, 2, 3, 4
+
+
+@kernel
+def on_up_nodes(row: int, J: Table, T: Table, N: Table) -> bool:
+    """Whether every task of a placed job is on a node that is up."""
+    for t in range(J[c.J_TASK0, row], J[c.J_TASK0, row] + J[c.J_TASKS, row]):
+        if N[c.N_PHASE, T[c.T_NODE, t]] != UP:
+            return False
+    return True
+
+
+@kernel
+def select(
+    order: Ints, count: int, now: int, J: Table, T: Table, N: Table, C: Ints, mark: Ints, waiting: Ints, victims: Ints, left: Ints, M: Ints
+) -> tuple[int, int]:
+    """Selection by count, best rank first. Fills `mark` (a row's part in this pass), `waiting` (selected rows without a place, by rank) and
+    `victims` (placed rows that were not selected, by rank); returns how many of each."""
+    kinds = C[c.C_KINDS]
+    for kind in range(kinds):
+        left[kind] = 0
+    for node in range(C[c.C_NODES]):
+        if N[c.N_PHASE, node] == UP:
+            left[N[c.N_KIND, node]] += N[c.N_GPUS, node]
+    chosen, unselected = 0, 0
+    for i in range(count):
+        row = order[i] & ROW_MASK
+        gpus = J[c.J_GPUS, row]
+        mark[row] = NOBODY
+        if J[c.J_PLACED, row]:
+            if not on_up_nodes(row, J, T, N):
+                continue
+            kind = N[c.N_KIND, T[c.T_NODE, J[c.J_TASK0, row]]]
+            if gpus <= left[kind]:
+                left[kind] -= gpus
+                mark[row] = SELECTED
+            else:
+                mark[row] = NOT_SELECTED
+                victims[unselected] = row
+                unselected += 1
+        elif may_start(J, row, now, M):
+            best = -1
+            for kind in range(kinds):
+                if gpus and (J[c.J_KIND_MASK, row] >> kind) & 1 and (best < 0 or left[kind] > left[best]):
+                    best = kind
+            if gpus == 0 or (best >= 0 and gpus <= left[best]):
+                if gpus:
+                    left[best] -= gpus
+                mark[row] = SELECTED
+                waiting[chosen] = row
+                chosen += 1
+    return chosen, unselected
+
+
+@kernel
+def by_rank(
+    order: Ints, count: int, mode: int, skew: int, now: int, J: Table, T: Table, N: Table, G: Table, B: Table, C: Ints,
+    A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, waiting: Ints, victims: Ints, O: Table, OT: Table, M: Ints,
+) -> None:  # fmt: skip
+    """Place the selected jobs, letting victims join the pool from the lowest rank up, one at a time, only while a job does not fit without.
+
+    `order`: `count` keys, ascending, whose lowest ROW_BITS bits are the row. `owner`: scratch, one per GPU. `mark`, `waiting`, `victims`: scratch, one per row.
+    """
+    chosen_jobs, lowest = select(order, count, now, J, T, N, C, mark, waiting, victims, out[5], M)
+    M[M_UNSELECTED] = lowest
+    if chosen_jobs == 0:
+        return
+    copy_room(N, B, C, A, AB)
+    nodes = C[c.C_NODES]
+    pool_gpus = 0
+    for node in range(nodes):
+        if N[c.N_PHASE, node] == UP:
+            pool_gpus += N[c.N_FREE, node]
+    layered = False
+    next_victim = lowest - 1
+    for k in range(chosen_jobs):
+        row = waiting[k]
+        strict = J[c.J_SKEW, row] >= skew
+        placed = False
+        nodes_chosen, gpus = choose_for(mode, row, J, N, C, A, AB, out, strict, OT, M[M_TASKS])
+        if nodes_chosen > 0:
+            deal(row, nodes_chosen, gpus, out, J, N, C, A, AB, P, PB, layered, O, OT, M)
+            placed = True
+        elif J[c.J_GPUS, row] and (lowest > 0):
+            if not layered:
+                P[:, :nodes] = A[:, :nodes]
+                PB[:] = AB
+                layered = True
+                for g in range(C[c.C_GPUS]):
+                    owner[g] = -1
+            while not placed:
+                if pool_gpus >= J[c.J_GPUS, row]:
+                    nodes_chosen, gpus = choose_for(mode, row, J, N, C, P, PB, out, strict, OT, M[M_TASKS])
+                    if nodes_chosen > 0:
+                        start = M[M_TASKS]
+                        deal(row, nodes_chosen, gpus, out, J, N, C, A, AB, P, PB, True, O, OT, M)
+                        evict_losers(start, M[M_TASKS], victims, lowest - 1, next_victim + 1, J, T, N, C, A, AB, owner, mark, O, OT, M)
+                        placed = True
+                        break
+                if next_victim < 0:
+                    break
+                victim = victims[next_victim]
+                next_victim -= 1
+                mark[victim] = POOLED
+                release_room(victim, J, T, N, C, P, PB)
+                pool_gpus += J[c.J_GPUS, victim]
+                for t in range(J[c.J_TASK0, victim], J[c.J_TASK0, victim] + J[c.J_TASKS, victim]):
+                    rest = T[c.T_MASK, t]
+                    while rest != 0:
+                        owner[N[c.N_GPU0, T[c.T_NODE, t]] + ctz(rest)] = victim
+                        rest &= rest - 1
+        if placed:
+            pool_gpus -= J[c.J_GPUS, row]
+        else:
+            M[M_UNPLACED] += 1
+            say_why(O, M, J, row, R_NOT_CONSOLIDATED if strict else R_NO_ROOM, J[c.J_GPUS, row], free_max(AB, C, -1))
+
+
+@kernel
+def evict(victim: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, mark: Ints, O: Table, M: Ints) -> None:
+    """A victim gives its place up: all it has becomes unwanted."""
+    mark[victim] = EVICTED
+    add_override(O, M, J, victim, OP_RELEASE, R_PREEMPTED, 0, 0)
+    release_room(victim, J, T, N, C, A, AB)
+
+
+@kernel
+def has_task_on(row: int, node: int, J: Table, T: Table) -> bool:
+    """Whether a placed job has a task on the node."""
+    for t in range(J[c.J_TASK0, row], J[c.J_TASK0, row] + J[c.J_TASKS, row]):
+        if T[c.T_NODE, t] == node:
+            return True
+    return False
+
+
+@kernel
+def evict_losers(
+    start: int, stop: int, victims: Ints, last: int, first: int, J: Table, T: Table, N: Table, C: Ints,
+    A: Table, AB: Table, owner: Ints, mark: Ints, O: Table, OT: Table, M: Ints,
+) -> None:  # fmt: skip
+    """Release whole every victim that lost a GPU to the tasks `start … stop - 1`, then, node by node, those whose cpus or memory are needed.
+
+    The victims in the pool are `victims[first … last]`, the lowest rank last.
+    """
+    for i in range(start, stop):
+        rest = OT[i, 1]
+        while rest != 0:
+            g = N[c.N_GPU0, OT[i, 0]] + ctz(rest)
+            rest &= rest - 1
+            if owner[g] >= 0 and mark[owner[g]] == POOLED:
+                evict(owner[g], J, T, N, C, A, AB, mark, O, M)
+    for i in range(start, stop):
+        take_mask(A, AB, N, C, OT[i, 0], OT[i, 1], 0, 0)
+    node = -1
+    while True:
+        after = 1 << 60
+        for i in range(start, stop):
+            if OT[i, 0] > node and OT[i, 0] < after and (A[A_CPU, OT[i, 0]] < 0 or A[A_MEM, OT[i, 0]] < 0):
+                after = OT[i, 0]
+        if after == 1 << 60:
+            return
+        node = after
+        k = last
+        while k >= first and (A[A_CPU, node] < 0 or A[A_MEM, node] < 0):
+            if mark[victims[k]] == POOLED and has_task_on(victims[k], node, J, T):
+                evict(victims[k], J, T, N, C, A, AB, mark, O, M)
+            k -= 1

@@ -1,0 +1,94 @@
+"""Every policy by name. Other packages add theirs by the entry point group `headway.policies`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from headway.core.errors import UserError
+from headway.core.plan import Plan
+from headway.core.policy import Memo, Policy
+from headway.core.specstring import Part, parse_part, unknown_name
+from headway.core.view import ClusterView
+
+REGISTRY: dict[str, str] = {
+    "fifo": "headway.policies.factories:fifo",
+    "fifo-backfill": "headway.policies.factories:fifo_backfill",
+    "srtf": "headway.policies.factories:srtf",
+    "oracle-srtf": "headway.policies.factories:oracle_srtf",
+    "las": "headway.policies.factories:las",
+    "tiresias": "headway.policies.factories:tiresias",
+}
+ENTRY_POINTS = "headway.policies"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One policy of the registry: what `headway policies` shows, and how to make it."""
+
+    name: str
+    doc: str
+    params: list[tuple[str, Any, str]]
+    """(name, default, meaning)."""
+    make: Callable[[dict[str, str]], Policy]
+    oracle: bool = False
+    """Whether it wants the true durations as estimates: simulation only."""
+    preempts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A policy as asked for: itself, and the one canonical string and parameters that say so."""
+
+    policy: Policy
+    spec: str
+    params: dict[str, str]
+    oracle: bool
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def decide(self, view: ClusterView, memo: Memo) -> Plan:
+        return self.policy.decide(view, memo)
+
+
+def names() -> list[str]:
+    """Every known name."""
+    return sorted({**REGISTRY, **{e.name: e.value for e in entry_points(group=ENTRY_POINTS)}})
+
+
+def entry(name: str) -> Entry:
+    """The registry entry of a name.
+
+    Raises:
+        UserError: no such policy, with the nearest name.
+    """
+    known = {**{e.name: e.value for e in entry_points(group=ENTRY_POINTS)}, **REGISTRY}
+    if name not in known:
+        raise unknown_name("policy", name, known)
+    module, _, attribute = known[name].partition(":")
+    made = getattr(import_module(module), attribute)()
+    if not isinstance(made, Entry):
+        raise UserError(f"policy {name}: {known[name]} does not return an Entry")
+    return made
+
+
+def choose(text: str) -> Chosen:
+    """The policy that a spec string names.
+
+    Raises:
+        UserError: an unknown policy or parameter, or a value out of range.
+    """
+    part: Part = parse_part(text, "policy")
+    found = entry(part.name)
+    policy = found.make(dict(part.params))
+    return Chosen(policy, str(part), dict(part.params), found.oracle)
+
+
+def make_policy(text: str) -> Policy:
+    """The policy alone, as `choose`."""
+    return choose(text).policy

@@ -1,0 +1,1 @@
+"""The simulated world: ground truth, faults and virtual time, behind the engine protocol."""

@@ -1,0 +1,331 @@
+"""Simulation: the world in virtual time, and the same `run_round` as live. It ends when every job has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.arrays import Ints
+from headway.core.codec import JournalWriter, encode
+from headway.core.columns import EventKind
+from headway.core.events import EventBatch, EventBuffer, concatenate
+from headway.core.plan import Capabilities, Request
+from headway.core.policy import Policy
+from headway.core.reconcile import reconcile
+from headway.core.round import Brains, next_round_us, run_round, settled
+from headway.core.state import State
+from headway.metrics.fold import MetricsFold
+from headway.sim.faults import FaultyLink, Faults
+from headway.sim.kernels import BREAKS, FREES
+from headway.sim.world import World
+from headway.workloads.cluster import Cluster
+from headway.workloads.schema import Workload
+
+US = 1_000_000
+SETTLES_MAX = 1000
+"""Answers at one instant that may follow from each other before something must be going round in circles."""
+
+
+class Source(Protocol):
+    """Where reports come from: the world itself, or the world behind a faulty link."""
+
+    def next_us(self) -> int: ...
+    def advance(self, until_us: int, stop_on: int) -> EventBatch: ...
+    def execute(self, batch: EventBatch, now_us: int) -> EventBatch: ...
+    def live(self) -> int: ...
+    def arrived_all(self) -> bool: ...
+
+
+class StuckError(RuntimeError):
+    """Jobs are live, nothing will ever happen, and the policy does not start them."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a simulation has brought. Times of the clock on the wall and of the processor in seconds, over the simulation proper."""
+
+    state: State
+    metrics: MetricsFold
+    rounds: int = 0
+    rounds_skipped: int = 0
+    refused: int = 0
+    events: int = 0
+    decide_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    journal_sha256: str = ""
+    journal: EventBatch | None = None
+
+
+class Simulation:
+    """One run, step by step: what `simulate` does in a loop, and what an environment or a what-if drives itself."""
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool, faults: Faults | None,
+        sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
+    ) -> None:  # fmt: skip
+        self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
+        self.capabilities, self.strict = capabilities, strict
+        node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
+        cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
+        fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
+        world = World(
+            workload, cluster, seed=seed, fail_ppm=fail_ppm, latency_us=latency, node_faults=node_faults, cancels=cancels
+        )
+        self.source: Source = FaultyLink(world, faults) if faults else world
+        self.reconcile_us = int(faults.reconcile_s * US) if faults else 0
+        self.reconcile_at = self.reconcile_us or c.NEVER
+        self.writer = JournalWriter(sinks)
+        fold = getattr(brains.policy, "fold", None)
+        self.fold: Callable[[object, EventBatch], object] | None = fold
+        self.memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
+        self.since_round: list[EventBatch] = []
+        self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
+        self.rounds = self.skipped = self.refused = 0
+        self.decide_ns = np.zeros(4096, np.int64)
+        self._record(cluster.events(0, workload.users, workload.queues))
+
+    def _record(self, batch: EventBatch) -> None:
+        """Journal first, then apply."""
+        if len(batch) == 0:
+            return
+        self.writer.append(batch)
+        self.state.apply(batch)
+        if self.fold:
+            self.since_round.append(EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts))
+
+    def _carry_out(self, batch: EventBatch, now_us: int) -> None:
+        """Journal and apply a round's events, execute the requests, take in the answers, and settle until nothing moves."""
+        for _ in range(SETTLES_MAX):
+            if len(batch) == 0:
+                return
+            self._record(batch)
+            self._record(self.source.execute(batch, now_us))
+            batch = settled(self.state, now_us)
+        raise AssertionError("the engine's answers and the scheduler's requests go round in circles")
+
+    def next_us(self) -> int:
+        """When the next round is due (µs), or NEVER when there is nothing left that could happen."""
+        event = self.source.next_us()
+        if self.live():
+            event = min(event, self.reconcile_at)
+        if not self.skip and self.live():
+            event = min(event, self.last_us + 1) if self.last_us >= 0 and self.interval_us else event
+        return next_round_us(self.interval_us, self.last_us, event, self.wake_us)
+
+    def live(self) -> int: ...
+    def arrived_all(self) -> bool: ...
+
+
+class StuckError(RuntimeError):
+    """Jobs are live, nothing will ever happen, and the policy does not start them."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a simulation has brought. Times of the clock on the wall and of the processor in seconds, over the simulation proper."""
+
+    state: State
+    metrics: MetricsFold
+    rounds: int = 0
+    rounds_skipped: int = 0
+    refused: int = 0
+    events: int = 0
+    decide_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    journal_sha256: str = ""
+    journal: EventBatch | None = None
+
+
+class Simulation:
+    """One run, step by step: what `simulate` does in a loop, and what an environment or a what-if drives itself."""
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool, faults: Faults | None,
+        sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
+    ) -> None:  # fmt: skip
+        self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
+        self.capabilities, self.strict = capabilities, strict
+        node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
+        cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
+        fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
+        world = World(
+            workload, cluster, seed=seed, fail_ppm=fail_ppm, latency_us=latency, node_faults=node_faults, cancels=cancels
+        )
+        self.source: Source = FaultyLink(world, faults) if faults else world
+        self.reconcile_us = int(faults.reconcile_s * US) if faults else 0
+        self.reconcile_at = self.reconcile_us or c.NEVER
+        self.writer = JournalWriter(sinks)
+        fold = getattr(brains.policy, "fold", None)
+        self.fold: Callable[[object, EventBatch], object] | None = fold
+        self.memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
+        self.since_round: list[EventBatch] = []
+        self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
+        self.rounds = self.skipped = self.refused = 0
+        self.decide_ns = np.zeros(4096, np.int64)
+        self._record(cluster.events(0, workload.users, workload.queues))
+
+    def _record(self, batch: EventBatch) -> None:
+        """Journal first, then apply."""
+        if len(batch) == 0:
+            return
+        self.writer.append(batch)
+        self.state.apply(batch)
+        if self.fold:
+            self.since_round.append(EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts))
+
+    def _carry_out(self, batch: EventBatch, now_us: int) -> None:
+        """Journal and apply a round's events, execute the requests, take in the answers, and settle until nothing moves."""
+        for _ in range(SETTLES_MAX):
+            if len(batch) == 0:
+                return
+            self._record(batch)
+            self._record(self.source.execute(batch, now_us))
+            batch = settled(self.state, now_us)
+        raise AssertionError("the engine's answers and the scheduler's requests go round in circles")
+
+    def next_us(self) -> int:
+        """When the next round is due (µs), or NEVER when there is nothing left that could happen."""
+        event = self.source.next_us()
+        if self.live():
+            event = min(event, self.reconcile_at)
+        if not self.skip and self.live():
+            event = min(event, self.last_us + 1) if self.last_us >= 0 and self.interval_us else event
+        return next_round_us(self.interval_us, self.last_us, event, self.wake_us)
+
+    def stopping(self) -> bool:
+        rows = int(self.state.C[c.C_ROWS])
+        phase = self.state.J[c.J_PHASE, :rows]
+        return bool(np.any((phase == c.Phase.STARTING) | (phase == c.Phase.STOPPING)))
+
+    def live(self) -> bool:
+        """Whether a job is live in the scheduler's eyes."""
+        C = self.state.C
+        return bool(C[c.C_ROWS] > C[c.C_DEAD])
+
+    def take_events(self, until_us: int) -> None:
+        """Let the world go on to `until_us`, settling at every instant at which places become free or broken."""
+        source = self.source
+        while True:
+            stop_at = min(until_us, self.reconcile_at)
+            reports = source.advance(stop_at, FREES if self.state.C[c.C_PLACED_WAITING] else BREAKS)
+            self._record(reports)
+            now = int(reports.records[-1, c.E_T]) if len(reports) else stop_at
+            if source.next_us() > stop_at == self.reconcile_at:
+                now = stop_at
+                self._reconcile(now)
+            self._carry_out(settled(self.state, now), now)
+            if source.next_us() > until_us and self.reconcile_at > until_us:
+                return
+
+    def _reconcile(self, now_us: int) -> None:
+        assert isinstance(self.source, FaultyLink)
+        events, orphans = reconcile(self.state, self.source.found(), now_us)
+        self._record(events)
+        if orphans:
+            stops = EventBuffer()
+            for found in orphans:
+                stops.add(now_us, EventKind.STOP_REQUESTED, found.job, found.attempt, a=c.Reason.NODE_LOST)
+            self.source.execute(stops.take(), now_us)
+        self.reconcile_at = now_us + self.reconcile_us
+
+    def round(self, now_us: int) -> None:
+        """One round at `now_us`."""
+        if self.fold and self.since_round:
+            self.memo = self.fold(self.memo, concatenate(self.since_round))
+            self.since_round.clear()
+        result = run_round(
+            self.state, self.brains, self.memo, now_us, seed=round_seed(self.seed, now_us), capabilities=self.capabilities, strict=self.strict
+        )
+        if self.rounds == len(self.decide_ns):
+            self.decide_ns = np.concatenate([self.decide_ns, np.zeros_like(self.decide_ns)])
+        self.decide_ns[self.rounds] = result.decide_ns
+        self.rounds += 1
+        if self.interval_us and self.last_us >= 0:
+            self.skipped += (now_us - self.last_us) // self.interval_us - 1
+        self.last_us, self.wake_us, self.now_us = now_us, result.wake_at_us, now_us
+        if result.violation:
+            self.refused += 1
+        self._carry_out(result.events, now_us)
+        if result.requests:
+            self._record(self.estimates(result.requests, now_us))
+
+    def estimates(self, requests: tuple[Request, ...], now_us: int) -> EventBatch:
+        """Answer a plan's requests at once. The simulator has no estimators of its own yet: what is asked for is journalled."""
+        events = EventBuffer()
+        for request in requests:
+            events.add(now_us, EventKind.ESTIMATE_REQUESTED, request.job, a=int(request.estimator))
+        return events.take()
+
+
+def round_seed(seed: int, now_us: int) -> int:
+    """The seed of one round: a function of the run's seed and the time, so that any round can be replayed alone."""
+    z = (seed * 0x9E3779B97F4A7C15 + now_us * 0xBF58476D1CE4E5B9 + 1) & (2**64 - 1)
+    z = ((z ^ (z >> 30)) * 0x94D049BB133111EB) & (2**64 - 1)
+    return (z ^ (z >> 31)) & (2**63 - 1)
+
+
+def simulate(
+    workload: Workload, cluster: Cluster, policy: Policy, *, seed: int = 0, interval_s: float = 60.0, skip: bool = True,
+    journal: Path | None = None, faults: Faults | None = None, progress: Callable[[float], None] | None = None,
+    brains: Brains | None = None, keep_journal: bool = False, capabilities: Capabilities | None = None, strict: bool = True,
+    watch: Callable[[Simulation], None] | None = None,
+) -> Outcome:  # fmt: skip
+    """Run a workload on a cluster under a policy, to the end of its last job.
+
+    `interval_s` is the round interval (0: a round at every event); with `skip=False` no round is left out. `progress` is told the finished fraction;
+    `watch` is called after every round (for tests).
+
+    Raises:
+        StuckError: jobs wait for ever under this policy.
+    """
+    metrics = MetricsFold()
+    parts: list[EventBatch] = []
+    stream = journal.open("wb") if journal else None
+    sinks: list[Callable[[EventBatch], None]] = [metrics.update]
+    if stream:
+        sinks.append(lambda chunk: _write(stream, chunk))
+    if keep_journal:
+        sinks.append(parts.append)
+    if brains is None:
+        brains = Brains(policy, policy, policy)
+    try:
+        wall, cpu = time.perf_counter(), time.process_time()
+        run = Simulation(
+            workload, cluster, brains, seed=seed, interval_us=round(interval_s * US), skip=skip, faults=faults, sinks=tuple(sinks),
+            capabilities=capabilities, strict=strict,
+        )  # fmt: skip
+        total = max(len(workload), 1)
+        while (due := run.next_us()) < c.NEVER:
+            run.take_events(due)
+            if not run.live() and run.source.arrived_all() and run.source.live() == 0:
+                break
+            run.round(due)
+            if watch:
+                watch(run)
+            if progress and run.rounds % 256 == 0:
+                progress(int(run.state.C[c.C_FINISHED]) / total)
+        sha = run.writer.close()
+        outcome = Outcome(run.state, metrics, run.rounds, run.skipped, run.refused, run.writer.events, run.decide_ns[: run.rounds])
+        outcome.wall_s, outcome.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    finally:
+        if stream:
+            stream.close()
+    if run.live():
+        waiting = int(run.state.C[c.C_WAITING])
+        raise StuckError(f"{waiting} jobs wait and {policy.name} will never start them (at {run.now_us / US:.0f} s)")
+    outcome.journal_sha256 = sha
+    outcome.journal = concatenate(parts) if keep_journal else None
+    return outcome
+
+
+def _write(stream: object, chunk: EventBatch) -> None:
+    stream.write(encode(chunk))  # type: ignore[attr-defined]
+

@@ -1,0 +1,226 @@
+"""The simulated world: an engine in virtual time. It holds the truth (work, usage, faults) and checks for itself that nothing runs twice or over capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.arrays import Floats, Ints, Table
+from headway.core.events import EMPTY, EventBatch
+from headway.sim import columns as w
+from headway.sim.heap import push
+from headway.sim.kernels import HEAP_MARGIN, advance, execute
+from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP
+from headway.workloads.cluster import Cluster
+from headway.workloads.schema import Workload
+
+WRONG = {
+    1: "a job was started while an attempt of it still runs",
+    2: "a GPU was given away over its whole",
+    3: "a job was started that the world does not have",
+    4: "a lost node was used",
+    5: "a gang has more tasks than the job",
+    6: "a GPU was used that the node does not have",
+}
+
+
+class WorldError(AssertionError):
+    """The scheduler asked for something that cannot be in the real world."""
+
+
+class World:
+    """Jobs and nodes as they really are. `advance` and `execute` return reports, as an engine would send them."""
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, *, seed: int = 0, fail_ppm: int = 0, latency_us: int = 0,
+        node_faults: Iterable[tuple[int, int, bool]] = (), cancels: Iterable[tuple[int, int]] = (),
+    ) -> None:  # fmt: skip
+        """`node_faults`: (time µs, node, up again?); `cancels`: (time µs, job); `fail_ppm`: chance of a failed start; `latency_us`: longest start latency."""
+        jobs, nodes, gpus = len(workload.submitted_us), len(cluster.nodes), cluster.gpus
+        self.workload = workload
+        spec = workload.spec
+        room = spec[c.J_DATA_MAX] * spec[c.J_PIPELINE] * spec[c.J_TENSOR] + spec[c.J_SERVERS]
+        W: Table = np.zeros((w.WORLD_JOB_COLUMNS, jobs), np.int64)
+        W[w.W_ROOM] = room
+        W[w.W_TASK0] = np.concatenate(([0], np.cumsum(room)[:-1])) if jobs else 0
+        W[w.W_WORK], W[w.W_SAVE], W[w.W_RESTORE] = workload.work_us, spec[c.J_SAVE], spec[c.J_RESTORE]
+        W[w.W_EVERY], W[w.W_UNITS] = spec[c.J_EVERY], spec[c.J_UNITS_TOTAL]
+        self.W, self.WF = W, np.zeros((2, jobs), np.float64)
+        self.WF[w.F_RATE] = 1.0
+        self.P: Table = np.zeros((w.WORLD_TASK_COLUMNS, int(room.sum())), np.int64)
+        self._fill_requests(workload, room)
+        self.V: Table = np.zeros((w.WORLD_NODE_COLUMNS, nodes), np.int64)
+        self.V[w.V_HEAD], self.V[w.V_UP] = -1, 1
+        self.V[w.V_GPUS] = [n.gpus for n in cluster.nodes]
+        self.V[w.V_GPU0] = np.concatenate(([0], np.cumsum(self.V[w.V_GPUS])[:-1]))
+        self.V[w.V_CPU_MAX] = [n.cpus_milli for n in cluster.nodes]
+        self.V[w.V_NET_MAX] = [n.network_bytes_per_s for n in cluster.nodes]
+        self.D: Table = np.zeros((3, gpus), np.int64)
+        self.VF: Floats = np.ones(nodes, np.float64)
+        self.DF: Floats = np.ones(gpus, np.float64)
+        self.H: Table = np.zeros((4 * HEAP_MARGIN, 4), np.int64)
+        self.X: Ints = np.zeros(w.WORLD_COUNTERS, np.int64)
+        self.X[w.X_SEED] = seed if workload.usage_jitter_ppm == 0 else workload.usage_seed
+        self.X[w.X_JITTER], self.X[w.X_HOLD] = workload.usage_jitter_ppm, max(workload.usage_hold_us, 1)
+        self.X[w.X_FAIL], self.X[w.X_LATENCY] = fail_ppm, latency_us
+        self._rejected = too_large(workload, cluster)
+        self._out, self._out_pool = np.empty((1024, c.RECORD), np.int64), np.empty(1 << 16, np.int64)
+        for t, node, up in node_faults:
+            rank, what = (w.RANK_NODE_UP, NODE_UP) if up else (w.RANK_NODE_DOWN, NODE_DOWN)
+            push(self.H, self.X, t, (rank << w.RANK_BITS) + node, 0, what)
+        for t, job in cancels:
+            push(self.H, self.X, t, (w.RANK_CANCELLED << w.RANK_BITS) + job, 0, CANCEL)
+
+    def _fill_requests(self, workload: Workload, room: Ints) -> None:
+        spec, P = workload.spec, self.P
+        P[w.P_REQ_GPU], P[w.P_REQ_CPU] = np.repeat(spec[c.J_GPU_TASK], room), np.repeat(spec[c.J_CPU_TASK], room)
+        P[w.P_REQ_MEM], P[w.P_REQ_NET] = np.repeat(spec[c.J_MEM_TASK], room), np.repeat(spec[c.J_NET_TASK], room)
+        for job in np.flatnonzero(spec[c.J_SERVERS]):
+            first = int(self.W[w.W_TASK0, job] + room[job] - spec[c.J_SERVERS, job])
+            stop = first + int(spec[c.J_SERVERS, job])
+            P[w.P_REQ_GPU, first:stop], P[w.P_REQ_NET, first:stop] = 0, 0
+            P[w.P_REQ_CPU, first:stop], P[w.P_REQ_MEM, first:stop] = spec[c.J_SERVER_CPU, job], spec[c.J_SERVER_MEM, job]
+        for job in np.flatnonzero(np.diff(workload.detail_at)):
+            rows = workload.details[workload.detail_at[job] : workload.detail_at[job + 1]].reshape(-1, c.DETAIL)
+            at = int(self.W[w.W_TASK0, job])
+            P[[w.P_REQ_GPU, w.P_REQ_CPU, w.P_REQ_MEM, w.P_REQ_NET], at : at + len(rows)] = rows[:, :4].T
+
+    # -- the engine's side ----------------------------------------------------------------------------------------
+    def next_us(self) -> int:
+        """When something may happen next (µs), or NEVER."""
+        X = self.X
+        heap = int(self.H[0, w.H_T]) if X[w.X_HEAP] else c.NEVER
+        arrived = int(X[w.X_ARRIVED])
+        submitted = self.workload.submitted_us
+        return min(heap, int(submitted[arrived])) if arrived < len(submitted) else heap
+
+    def advance(self, until_us: int, stop_on: int) -> EventBatch:
+        """Reports of what happens up to `until_us`, or to the first instant at which something of at least `stop_on` (FREES, BREAKS) happens."""
+        parts = []
+        while True:
+            done = self._advance(until_us, stop_on)
+            if done:
+                break
+            parts.append(self._take().cut(0, int(self.X[w.X_OUT])) if self.X[w.X_OUT] else EMPTY)
+            if self.X[w.X_HEAP] + HEAP_MARGIN > len(self.H):
+                self._tidy_heap()
+            elif not len(parts[-1]):
+                self._out = np.empty((2 * len(self._out), c.RECORD), np.int64)
+                self._out_pool = np.empty(2 * len(self._out_pool), np.int64)
+        return _joined([*parts, self._take()]) if parts else self._take()
+
+    def _advance(self, until_us: int, stop_on: int) -> bool:
+        self.X[w.X_OUT] = self.X[w.X_OUT_POOL] = 0
+        load = self.workload
+        return bool(
+            advance(
+                until_us, stop_on, self.X, self.H, self._out, self._out_pool, load.submitted_us, load.spec, load.details, load.detail_at,
+                self._rejected, self.W, self.WF, self.P, self.V, self.D, self.VF, self.DF,
+            )
+        )  # fmt: skip
+
+    def execute(self, batch: EventBatch, now_us: int) -> EventBatch:
+        """Carry out the requests among a round's events; reports that come at once.
+
+        Raises:
+            WorldError: the requests contradict the world.
+        """
+        X = self.X
+        room = 2 * len(batch) + len(batch.pool)
+        if room > len(self._out):
+            self._out = np.empty((2 * room, c.RECORD), np.int64)
+        if 4 * len(batch.pool) > len(self._out_pool):
+            self._out_pool = np.empty(8 * len(batch.pool), np.int64)
+        if X[w.X_HEAP] + HEAP_MARGIN + 3 * room > len(self.H):
+            self._tidy_heap(3 * room)
+        X[w.X_OUT] = X[w.X_OUT_POOL] = 0
+        execute(
+            batch.records, batch.pool, now_us, X, self.H, self._out, self._out_pool,
+            self.W, self.WF, self.P, self.V, self.D, self.VF, self.DF,
+        )  # fmt: skip
+        if X[w.X_ERROR]:
+            raise WorldError(f"{WRONG[int(X[w.X_ERROR])]} (job {int(X[w.X_ERROR_JOB])} at {now_us} µs)")
+        return self._take()
+
+    def _take(self) -> EventBatch:
+        return EventBatch(self._out[: self.X[w.X_OUT]], self._out_pool[: self.X[w.X_OUT_POOL]])
+
+    def _tidy_heap(self, more: int = 0) -> None:
+        """Drop void entries; double the heap if it is still more than half full."""
+        size = int(self.X[w.X_HEAP])
+        heap = self.H[:size].copy()
+        ids = heap[:, w.H_KEY] & ((1 << w.RANK_BITS) - 1)
+        rank = heap[:, w.H_KEY] >> w.RANK_BITS
+        of_task, fixed = rank == w.RANK_USAGE, (rank <= w.RANK_NODE_UP) | (rank == w.RANK_CANCELLED)
+        version = np.where(of_task, self.P[w.P_VERSION, np.where(of_task, ids, 0)] if self.P.shape[1] else 0, 0)
+        version = np.where(~of_task & ~fixed, self.W[w.W_VERSION, np.where(~of_task & ~fixed, ids, 0)], version)
+        heap = heap[fixed | (heap[:, w.H_VERSION] == version)]
+        capacity = len(self.H)
+        while 2 * len(heap) + HEAP_MARGIN + more > capacity:
+            capacity *= 2
+        self.H = np.zeros((capacity, 4), np.int64)
+        self.X[w.X_HEAP] = 0
+        for entry in heap[np.lexsort((heap[:, w.H_KEY], heap[:, w.H_T]))]:
+            push(self.H, self.X, int(entry[0]), int(entry[1]), int(entry[2]), int(entry[3]))
+
+    # -- looking --------------------------------------------------------------------------------------------------
+    def live(self) -> int:
+        """Jobs that have arrived and not ended, in truth."""
+        return int(self.X[w.X_LIVE])
+
+    def arrived_all(self) -> bool:
+        return bool(self.X[w.X_ARRIVED] >= len(self.workload.submitted_us))
+
+    def running(self) -> dict[int, int]:
+        """Jobs with processes in the world, and their attempts."""
+        rows = np.flatnonzero((self.W[w.W_STATUS] >= w.STARTING) & (self.W[w.W_STATUS] <= w.BROKEN))
+        return {int(job): int(self.W[w.W_ATTEMPT, job]) for job in rows}
+
+    def came_up(self, job: int) -> bool:
+        """Whether the job's present attempt has come up."""
+        return bool(self.W[w.W_STATUS, job] in (w.RUNNING, w.SAVING, w.BROKEN))
+
+    def ended(self, job: int) -> tuple[int, bool]:
+        """The last attempt of a job that has no processes, and whether the job completed."""
+        return int(self.W[w.W_ATTEMPT, job]), bool(self.W[w.W_STATUS, job] == w.DONE)
+
+
+def _joined(parts: list[EventBatch]) -> EventBatch:
+    return EventBatch(np.concatenate([p.records for p in parts]), np.concatenate([p.pool for p in parts]))
+
+
+def too_large(workload: Workload, cluster: Cluster) -> Ints:
+    """1 for each job whose gang would not fit into the empty cluster (all nodes, up or not), else 0."""
+    spec = workload.spec
+    keys = [c.J_DATA, c.J_PIPELINE, c.J_TENSOR, c.J_SERVERS, c.J_GPU_TASK, c.J_KIND_MASK, c.J_CPU_TASK, c.J_MEM_TASK, c.J_SERVER_CPU]
+    keys += [c.J_SERVER_MEM, c.J_ALT_GPU, c.J_ALT_MASK]
+    unique, index = np.unique(spec[keys], axis=1, return_inverse=True)
+    verdict = np.array([not fits_empty(cluster, dict(zip(keys, column, strict=True))) for column in unique.T.tolist()], np.int64)
+    flags: Ints = verdict[index.reshape(-1)] if len(verdict) else np.zeros(0, np.int64)
+    return flags
+
+
+def fits_empty(cluster: Cluster, spec: dict[int, int]) -> bool:
+    """Whether a gang fits the empty cluster: on one GPU kind, task by task, by cpus and memory too."""
+    workers = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR]
+    for demand, mask in ((spec[c.J_GPU_TASK], spec[c.J_KIND_MASK]), (spec[c.J_ALT_GPU], spec[c.J_ALT_MASK])):
+        gpus = -(-demand // c.WHOLE)
+        if gpus == 0 and spec[c.J_GPU_TASK] > 0:
+            continue
+        for kind in range(len(cluster.kinds)):
+            if gpus and not mask >> kind & 1:
+                continue
+            room = 0
+            for node in cluster.nodes:
+                if gpus and node.kind != kind:
+                    continue
+                limits = [1 << 30]
+                limits += [node.gpus // gpus] if gpus else []
+                limits += [node.cpus_milli // spec[c.J_CPU_TASK]] if spec[c.J_CPU_TASK] else []
+                limits += [node.memory_bytes // spec[c.J_MEM_TASK]] if spec[c.J_MEM_TASK] else []
+                room += min(limits)
+            if room >= workers:
+                return True
+    return False

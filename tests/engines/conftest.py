@@ -1,0 +1,61 @@
+"""Worlds for the engines' tests: a directory of its own each, and nothing left running at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.engines import runner
+from headway.engines.local import LocalEngine
+from headway.testing.engine_checks import EngineBench
+
+
+class LocalWorld:
+    """A state directory, engines on it, and a look at the processes that they have started."""
+
+    def __init__(self, root: Path) -> None:
+        self.state_dir = root / "state"
+        self.scratch = root / "scratch"
+        self.scratch.mkdir()
+        self.options: dict[str, Any] = {"gang_grace_s": 0.3, "start_timeout_s": 0.3}
+
+    async def make(self) -> LocalEngine:
+        return LocalEngine(self.state_dir, {"n0": 2, "n1": 2}, **self.options)
+
+    def bench(self) -> EngineBench:
+        return EngineBench(self.make, self.scratch)
+
+    def identity(self, job: int, rank: int = 0, attempt: int = 1) -> dict[str, Any]:
+        path = self.state_dir / "attempts" / f"{job}.{attempt}" / f"{rank}.json"
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def end_all(self) -> None:
+        """Kill what is left, found by the identities on the disk."""
+        for path in self.state_dir.glob("attempts/*/*.json"):
+            if not path.stem.isdigit():
+                continue
+            identity = json.loads(path.read_text())
+            for pid, ticks in (("pid", "start_ticks"), ("task_pid", "task_start_ticks")):
+                found = runner.process(identity[pid]) if identity[pid] else None
+                if found is not None and found.start_ticks == identity[ticks]:
+                    for one in [*runner.descendants(found.pid), found]:
+                        runner.kill(one, signal.SIGKILL)
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(found.pid, 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[LocalWorld]:
+    made = LocalWorld(tmp_path)
+    try:
+        yield made
+    finally:
+        made.end_all()

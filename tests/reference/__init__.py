@@ -1,0 +1,1 @@
+"""A slow, obvious simulator written from docs/semantics.md alone, and its own tests."""
