@@ -28,6 +28,7 @@ app = typer.Typer(
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TABLE_WIDTH = 140
+WIDE = 100
 # What Typer raises for a wrong command line: its classes have moved between versions, this one's parents have not.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 COMMAND_ERROR: type[Exception] = USAGE_ERROR.__bases__[0]
@@ -96,9 +97,9 @@ def simulate(
     prepared = use_case.prepare(request)
     if note := use_case.dropped_line(prepared.workload):
         _note(note)
+    if sys.stderr.isatty() and use_case.compiles_first():
+        _note("compiling once; later runs start at once")
     with _progress_bar() as progress:
-        if progress is not None and use_case.compiles_first():
-            _note("compiling once; later runs start at once")
         entries = list(use_case.run(request, prepared, progress=progress))
     if as_json:
         _print_json({"results": entries})
@@ -115,9 +116,10 @@ def policies(as_json: AsJson = False) -> None:
     if as_json:
         _print_json({"policies": listed})
         return
-    rows = [
-        (p["name"], p["description"], ", ".join(f"{key}={_param(value)}" for key, value in p["params"].items())) for p in listed
-    ]
+    rows = []
+    for entry in listed:
+        params = ", ".join(f"{key}={_param(of['default'])}" for key, of in entry["params"].items())
+        rows.append((entry["name"], entry["description"], params))
     _print_table(("policy", "what it does", "parameters"), rows, numbers=False)
 
 
@@ -141,21 +143,19 @@ def _print_results(entries: list[dict[str, Any]]) -> None:
     headers = (
         "policy",
         "jobs",
-        "finished",
-        "avg JCT",
-        "p50 JCT",
-        "p99 JCT",
-        "makespan",
-        "avg wait",
-        "GPU busy",
-        "preemptions",
+        "avg\nJCT",
+        "p50\nJCT",
+        "p99\nJCT",
+        "make-\nspan",
+        "avg\nwait",
+        "GPU\nbusy",
+        "preemp-\ntions",
         "jobs/s",
     )
     rows = [
         (
             e["policy"],
-            f"{e['jobs']:,}",
-            f"{e['finished']:,}",
+            f"{e['jobs']:,}" if e["finished"] == e["jobs"] else f"{e['finished']:,} of {e['jobs']:,}",
             *(_time(e[key]) for key in ("avg_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s", "avg_wait_s")),
             "-" if e["gpu_busy_frac"] is None else f"{e['gpu_busy_frac']:.1%}",
             f"{e['preemptions']:,}",
@@ -167,18 +167,19 @@ def _print_results(entries: list[dict[str, Any]]) -> None:
 
 
 def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> None:
-    """A table on a terminal; in a pipe the same, as wide as it needs to be."""
+    """A table on a terminal (of numbers: ten columns fit 80 characters); in a pipe the same, as wide as it needs to be."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    gap = 0 if console.width < WIDE else 1
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
     for i, header in enumerate(headers):
-        table.add_column(header, justify="right" if numbers and i else "left", no_wrap=numbers or not i)
+        table.add_column(header, justify="right" if numbers and i else "left", no_wrap=numbers and i > 0, overflow="fold")
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     console.print(table)
 
 
@@ -186,10 +187,10 @@ def _time(seconds: float | None) -> str:
     """A duration to three or four figures, as a person compares them."""
     if seconds is None:
         return "-"
-    for unit, per in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+    for unit, per in (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0)):
         if seconds >= 2 * per:
-            return f"{seconds / per:,.1f} {unit}"
-    return f"{seconds:.1f} s"
+            return f"{seconds / per:,.1f}{unit}"
+    return f"{seconds:.1f}s"
 
 
 @contextmanager
@@ -233,7 +234,6 @@ def run_command(arguments: list[str]) -> int:
         _note(str(error))
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        _note("interrupted")
         return 130
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

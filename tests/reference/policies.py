@@ -17,7 +17,8 @@ def decide(cluster: Cluster, policy: str, params: Params, kernel: str) -> Plan:
         return fifo_backfill(cluster, kernel, params["depth"])
     if policy == "tiresias":
         kernel = "consolidated"
-    ranked = sorted(cluster.live_jobs(), key=lambda s: rank(s, policy, params, cluster.now))
+    rankable = [s for s in cluster.live_jobs() if s.placed or s.waiting]
+    ranked = sorted(rankable, key=lambda s: rank(s, policy, params, cluster.now))
     plan = preemptive_pass(cluster, ranked, kernel)
     if policy == "tiresias":
         promoted = {n for n in plan.places if is_promoted(cluster.jobs[n], params, cluster.now)}
@@ -164,12 +165,25 @@ def preemptive_pass(cluster: Cluster, ranked: list[JobState], kernel: str) -> Pl
 
 
 def select_by_count(cluster: Cluster, ranked: list[JobState]) -> set[int]:
-    left = sum(cluster.nodes[number].gpus for number in cluster.up)
+    """Numbers of the jobs that fit into the GPUs of the up nodes, kind by kind, best rank first."""
+    kinds: list[str] = []
+    for number in sorted(cluster.nodes):
+        if cluster.nodes[number].kind not in kinds:
+            kinds.append(cluster.nodes[number].kind)
+    left = {kind: sum(cluster.nodes[n].gpus for n in cluster.up if cluster.nodes[n].kind == kind) for kind in kinds}
     selected = set()
     for state in ranked:
-        if state.job.gpus <= left:
+        if state.job.gpus == 0:
             selected.add(state.number)
-            left -= state.job.gpus
+            continue
+        if state.placed:
+            kind = cluster.nodes[min(nodes_of(state.wanted or ()))].kind
+        else:
+            usable = [k for k in kinds if state.job.kind in ("", k)]
+            kind = max(usable, key=lambda k: left[k]) if usable else ""
+        if state.job.gpus <= left.get(kind, 0):
+            selected.add(state.number)
+            left[kind] -= state.job.gpus
     return selected
 
 
@@ -184,6 +198,8 @@ def place_with_victims(
     """A place on unwanted GPUs, else on the pool as it is, else with one more victim at a time."""
     held = cluster.held()
     place = find_place(kernel, state.job, make_views(cluster, wanted, held))
+    if state.job.gpus == 0:
+        return place
     if place is None and pool:
         place = place_on_pool(cluster, kernel, state, wanted, pool)
     while place is None and victims:

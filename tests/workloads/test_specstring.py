@@ -1,5 +1,8 @@
 """Spec strings: what is read, and what is refused in one line."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from headway.core.errors import UserError
@@ -39,7 +42,7 @@ def test_a_part_stands_alone() -> None:
 
 
 def test_parameters_are_read_by_their_readers() -> None:
-    readers = {"queues": int, "skip": flag, "mode": one_of("fast", "slow")}
+    readers: dict[str, Callable[[str], Any]] = {"queues": int, "skip": flag, "mode": one_of("fast", "slow")}
     part = Part("p", {"queues": "3", "skip": "false", "mode": "slow"})
     assert read_params(part, readers, "policy") == {"queues": 3, "skip": False, "mode": "slow"}
 

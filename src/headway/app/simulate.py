@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headway.core import units
+from headway.core import jit, units
 from headway.core.errors import UserError, one_line, shown
 from headway.core.units import US_PER_S
+from headway.metrics.summary import nearest_rank
+from headway.policies.registry import Chosen, choose, entry, names
+from headway.sim.run import Outcome, StuckError, simulate
 from headway.workloads.cluster import Cluster, parse_cluster
 from headway.workloads.registry import load_reader, load_workload
 from headway.workloads.schema import Workload
@@ -55,8 +56,7 @@ class Prepared:
 
     workload: Workload
     cluster: Cluster
-    policies: tuple[tuple[str, Any], ...]
-    """Each policy as it was asked for, and itself."""
+    policies: tuple[Chosen, ...]
     round_s: float
 
 
@@ -64,8 +64,6 @@ def prepare(request: SimulateRequest) -> Prepared:
     """Read and check everything that a request names, cheap things first. Nothing has run and nothing is written when this
     raises `UserError`.
     """
-    from headway.policies.registry import make_policy
-
     if not request.policies:
         raise UserError("expected at least one, got none", key="policy")
     if not 0 <= request.seed <= SEED_MAX:
@@ -80,7 +78,7 @@ def prepare(request: SimulateRequest) -> Prepared:
             load = load_reader(request.load.strip())
         except ValueError as error:
             raise UserError(str(error), key="load") from None
-    policies = tuple((text.strip(), make_policy(text.strip())) for text in request.policies)
+    policies = tuple(choose(text.strip()) for text in request.policies)
     if request.journal is not None:
         _check_journal(request.journal, len(policies))
     cluster = parse_cluster(request.cluster)
@@ -100,32 +98,41 @@ def run(
     """Simulate under each policy in turn and yield its entry. `progress` is asked, for each policy, whom to tell the share
     that is done.
     """
-    from headway.sim.run import simulate
-
     workload, cluster = prepared.workload, prepared.cluster
-    for text, policy in prepared.policies:
-        jobs = workload.with_estimates(workload.work_us) if getattr(policy, "oracle", False) else workload
-        tell = progress(text) if progress is not None else None
+    for chosen in prepared.policies:
+        jobs = workload.with_estimates(workload.work_us) if chosen.oracle else workload
+        _warm_up(chosen)
+        tell = progress(chosen.spec) if progress is not None else None
         with _whole_or_nothing(request.journal) as journal:
-            outcome = simulate(
-                jobs,
-                cluster,
-                policy,
-                seed=request.seed,
-                interval_s=prepared.round_s,
-                skip=request.skip,
-                journal=journal,
-                progress=tell,
-            )
-        yield entry(text, policy, workload, cluster, request.seed, prepared.round_s, outcome)
+            try:
+                outcome = simulate(
+                    jobs,
+                    cluster,
+                    chosen.policy,
+                    seed=request.seed,
+                    interval_s=prepared.round_s,
+                    skip=request.skip,
+                    journal=journal,
+                    progress=tell,
+                )
+            except StuckError as error:
+                raise UserError(str(error), key=f"policy {chosen.spec}") from None
+        yield result(chosen, workload, cluster, request.seed, prepared.round_s, outcome)
 
 
-def entry(text: str, policy: Any, workload: Workload, cluster: Cluster, seed: int, round_s: float, outcome: Any) -> Json:
+def _warm_up(chosen: Chosen) -> None:
+    """Run some jobs first (enough for tables to be compacted): compiling or loading kernels is not in a policy's times."""
+    cluster = parse_cluster("2x8")
+    with suppress(StuckError):
+        simulate(load_workload("poisson:jobs=700,load=0.9,cluster=2x8").with_costs(restore_s=30.0), cluster, chosen.policy)
+
+
+def result(chosen: Chosen, workload: Workload, cluster: Cluster, seed: int, round_s: float, outcome: Outcome) -> Json:
     """The result of one run, ready for JSON: no NaN, None where a figure has no meaning."""
     decide = np.sort(outcome.decide_ns)
     return {
-        "policy": text,
-        "params": dict(policy.params),
+        "policy": chosen.spec,
+        "params": _params(chosen),
         "workload": workload.name,
         "workload_sha256": workload.sha256,
         "cluster": cluster.name,
@@ -154,21 +161,25 @@ def dropped_line(workload: Workload) -> str:
 
 def policy_list() -> list[Json]:
     """Every policy's name, one line about it, and its parameters with their defaults, by name."""
-    from headway.policies.registry import REGISTRY, make_policy
-
-    listed: list[Json] = []
-    for name, target in sorted(REGISTRY.items()):
-        module, _, factory = target.partition(":")
-        doc = inspect.getdoc(getattr(importlib.import_module(module), factory)) or ""
-        listed.append({"name": name, "description": doc.partition("\n")[0], "params": dict(make_policy(name).params)})
-    return listed
+    return [
+        {
+            "name": found.name,
+            "description": found.doc,
+            "params": {name: {"default": default, "meaning": meaning} for name, default, meaning in found.params},
+        }
+        for found in map(entry, names())
+    ]
 
 
 def compiles_first() -> bool:
     """Whether the kernels have not been compiled yet on this machine, so that the first run takes long."""
-    from headway.core.jit import cache_dir
+    return not any(jit.cache_dir().rglob("*.nbc"))
 
-    return not any(cache_dir().rglob("*.nbc"))
+
+def _params(chosen: Chosen) -> Json:
+    """All parameters in force: those given, and the defaults of the others."""
+    made = getattr(chosen.policy, "params", None)
+    return asdict(made) if is_dataclass(made) and not isinstance(made, type) else dict(chosen.params)
 
 
 def _seconds(text: str, key: str) -> float:
@@ -179,8 +190,6 @@ def _seconds(text: str, key: str) -> float:
 
 
 def _rank_ms(ordered: Any, percent: int) -> float | None:
-    from headway.metrics.summary import nearest_rank
-
     return nearest_rank(ordered, percent) / NS_PER_MS if len(ordered) else None
 
 

@@ -60,7 +60,7 @@ from headway.core.codes import (
     STARTING,
     STOPPING,
 )  # fmt: skip
-from headway.core.jit import ctz, kernel, popcount
+from headway.core.jit import as_float, ctz, kernel, popcount
 from headway.core.life import (
     IMPOSSIBLE,
     NEED_TASKS,
@@ -120,7 +120,7 @@ def set_usage(J: Table, T: Table, N: Table, G: Table, row: int, task: int, pool:
 
 @kernel
 def apply_job_events(
-    E: Table, pool: Ints, pool_f: Floats, first: int, count: int, pool_at: int,
+    E: Table, pool: Ints, first: int, count: int, pool_at: int,
     J: Table, T: Table, X: Table, F: Floats, N: Table, G: Table, Q: Table, B: Table, R: Ints, C: Ints,
 ) -> tuple[int, int]:  # fmt: skip
     """Apply events `first … count - 1` (n × c.RECORD), whose payloads begin at `pool_at`, until one is not a job's event, needs room, or breaks an invariant.
@@ -154,7 +154,7 @@ def apply_job_events(
             elif row < 0:
                 C[c.C_STALE] += 1
             else:
-                error = apply_one(E[i], pool, pool_f, at, J, T, X, F, N, G, Q, B, R, C, row, none)
+                error = apply_one(E[i], pool, at, J, T, X, F, N, G, Q, B, R, C, row, none)
         if error:
             C[c.C_ERROR_CODE], C[c.C_ERROR_JOB] = error, job
             return i, at
@@ -166,7 +166,7 @@ def apply_job_events(
 
 @kernel
 def apply_one(
-    e: Ints, pool: Ints, pool_f: Floats, at: int,
+    e: Ints, pool: Ints, at: int,
     J: Table, T: Table, X: Table, F: Floats, N: Table, G: Table, Q: Table, B: Table, R: Ints, C: Ints, row: int, none: Ints,
 ) -> int:  # fmt: skip
     """One event of a live job. Returns 0 or an error code."""
@@ -234,7 +234,7 @@ def apply_one(
             C[c.C_MUST_STOP] -= 1
     else:
         changed = False
-        error = apply_rare(e, pool, pool_f, at, J, T, F, N, G, Q, B, R, C, row)
+        error = apply_rare(e, pool, at, J, T, F, N, G, Q, B, R, C, row)
     if changed:
         J[c.J_GENERATION, row] = C[c.C_SEQUENCE]
     return error
@@ -242,7 +242,7 @@ def apply_one(
 
 @kernel
 def apply_rare(
-    e: Ints, pool: Ints, pool_f: Floats, at: int,
+    e: Ints, pool: Ints, at: int,
     J: Table, T: Table, F: Floats, N: Table, G: Table, Q: Table, B: Table, R: Ints, C: Ints, row: int,
 ) -> int:  # fmt: skip
     """The events that do not change where a job is, and its ends other than completion."""
@@ -257,7 +257,7 @@ def apply_rare(
         J[c.J_WHY, row], J[c.J_WHY_A, row], J[c.J_WHY_B, row] = e[c.E_A], e[c.E_B], e[c.E_C]
     elif kind == K_ESTIMATED:
         for i in range(min(e[c.E_POOL], F_PARAMS)):
-            F[e[c.E_A] * F_PARAMS + i, row] = pool_f[at + i]
+            F[e[c.E_A] * F_PARAMS + i, row] = as_float(pool[at + i])
         if e[c.E_A] == 0:
             J[c.J_ESTIMATED_REMAINING, row] = e[c.E_C]
     elif kind == K_RULE:

@@ -104,14 +104,18 @@ class JournalWriter:
 
     def append(self, batch: EventBatch) -> None:
         """Add events; they are copied."""
-        if len(batch) == 0:
-            return
-        self._buffer.extend(batch)
-        self.events += len(batch)
-        while self._buffer.count >= CHUNK:
-            whole = self._buffer.take()
-            self._emit(whole.cut(0, CHUNK))
-            self._buffer.extend(whole.cut(CHUNK, len(whole)))
+        buffer = self._buffer
+        buffer.extend(batch)
+        if buffer.count >= CHUNK:
+            self._emit_full()
+
+    def _emit_full(self) -> None:
+        whole = self._buffer.take()
+        first = 0
+        while len(whole) - first >= CHUNK:
+            self._emit(whole.cut(first, first + CHUNK))
+            first += CHUNK
+        self._buffer.extend(whole.cut(first, len(whole)))
 
     def close(self) -> str:
         """Emit what is left; the journal's SHA-256."""
@@ -120,6 +124,7 @@ class JournalWriter:
         return self._hash.hexdigest()
 
     def _emit(self, chunk: EventBatch) -> None:
+        self.events += len(chunk)
         self._hash.update(np.ascontiguousarray(chunk.records.T).astype("<i8", copy=False).tobytes())
         self._hash.update(chunk.pool.astype("<i8", copy=False).tobytes())
         for index, text in sorted(chunk.texts.items()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.booking import can_start
@@ -70,16 +72,28 @@ def take_held(O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, G: Tabl
 
 
 @kernel
+def by_row(O: Table, order: Ints, count: int) -> None:
+    """Fill `order` with the overrides sorted by row (stable)."""
+    ascending = True
+    for i in range(count):
+        order[i] = i
+        ascending = ascending and (i == 0 or O[i - 1, c.O_ROW] <= O[i, c.O_ROW])
+    if not ascending:
+        order[:count] = np.argsort(O[:count, c.O_ROW].copy(), kind="mergesort")
+
+
+@kernel
 def diff_plan(
-    O: Table, order: Ints, OT: Table, now: int, J: Table, T: Table, N: Table, G: Table, C: Ints, E: Table, pool: Ints
+    O: Table, order: Ints, count: int, OT: Table, now: int, J: Table, T: Table, N: Table, G: Table, C: Ints, E: Table, pool: Ints
 ) -> tuple[int, int]:
-    """The events that turn what is wanted now into what the plan wants. `order`: the overrides by row. Returns how many events and payload ints were written.
+    """The events that turn what is wanted now into what the plan wants. `order`: scratch, for the overrides by row. Returns how many events and payload ints were written.
 
     What is held is borrowed while starts are tried against each other, and given back.
     """
     n, at = 0, 0
     moved = False
-    for k in range(order.shape[0]):
+    by_row(O, order, count)
+    for k in range(count):
         i = order[k]
         row, op = O[i, c.O_ROW], O[i, c.O_OP]
         job, phase, attempt = J[c.J_ID, row], J[c.J_PHASE, row], J[c.J_ATTEMPT, row]
@@ -106,7 +120,7 @@ def diff_plan(
             n = put(E, n, now, K_STOP, job, attempt, reason, O[i, c.O_DATA], O[i, c.O_SERVERS] | O[i, c.O_BATCH] << 20, 0)
             at = put_place(E, n - 1, pool, at, O, i, OT)
         moved = moved or n > before
-    for k in range(order.shape[0]):
+    for k in range(count):
         i = order[k]
         row = O[i, c.O_ROW]
         if O[i, c.O_OP] != OP_PLACE or J[c.J_PHASE, row] != QUEUED:
@@ -119,13 +133,13 @@ def diff_plan(
         n = put(E, n, now, kind, J[c.J_ID, row], attempt, O[i, c.O_REASON], O[i, c.O_DATA], O[i, c.O_SERVERS] | O[i, c.O_BATCH] << 20, 0)
         at = put_place(E, n - 1, pool, at, O, i, OT)
         moved = True
-    for k in range(order.shape[0]):
+    for k in range(count):
         i = order[k]
         if O[i, c.O_OP] == OP_PLACE and O[i, c.O_A]:
             take_held(O, i, OT, J, T, N, G, O[i, c.O_ROW], O[i, c.O_TASKS])
             O[i, c.O_A] = 0
     if moved:
-        n = put(E, n, now, K_ROUND, 0, 0, order.shape[0], 0, 0, 0)
+        n = put(E, n, now, K_ROUND, 0, 0, count, 0, 0, 0)
     return n, at
 
 

@@ -16,13 +16,16 @@ from headway.core.arrays import Ints, Table
 from headway.core.columns import E_KIND, E_POOL, E_T, RECORD, EventKind
 
 
-@dataclass(frozen=True, slots=True)
+NO_TEXTS: dict[int, str] = {}
+
+
+@dataclass(slots=True)
 class EventBatch:
     """Events in the order in which they happened."""
 
     records: Table
     pool: Ints
-    texts: Mapping[int, str] = field(default_factory=dict)
+    texts: Mapping[int, str] = field(default_factory=NO_TEXTS.copy)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -98,12 +101,17 @@ class EventBuffer:
 
     def extend(self, batch: EventBatch) -> None:
         """Append a whole batch."""
-        self.reserve(len(batch), len(batch.pool))
-        self.records[self.count : self.count + len(batch)] = batch.records
-        self.pool[self.pool_count : self.pool_count + len(batch.pool)] = batch.pool
-        self.texts.update({self.count + i: text for i, text in batch.texts.items()})
-        self.count += len(batch)
-        self.pool_count += len(batch.pool)
+        records, pool = batch.records, batch.pool
+        first, at = self.count, self.pool_count
+        stop, end = first + records.shape[0], at + pool.shape[0]
+        if stop > self.records.shape[0] or end > self.pool.shape[0]:
+            self.reserve(records.shape[0], pool.shape[0])
+        self.records[first:stop] = records
+        if end > at:
+            self.pool[at:end] = pool
+        if batch.texts:
+            self.texts.update({first + i: text for i, text in batch.texts.items()})
+        self.count, self.pool_count = stop, end
 
     def fill(self, count: int, pool_count: int) -> None:
         """Say how much of the arrays a kernel has filled."""

@@ -81,3 +81,13 @@ def popcount(typingctx: Any, x: Any) -> Any:
         return builder.ctpop(args[0])
 
     return types.int64(types.int64), codegen
+
+
+@intrinsic
+def as_float(typingctx: Any, x: Any) -> Any:
+    """The float64 with the bits of an int64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from headway.core import columns as c
 from headway.core.arrays import Table
 from headway.core.columns import Estimator, Op, Reason, StopRule
@@ -53,6 +55,7 @@ class Plan:
 
 
 M_OVERRIDES, M_TASKS, M_WAKE = 0, 1, 2
+EMPTY_COUNTS = np.array([0, 0, c.NEVER, 0, 0, 0], np.int64)
 
 
 class Draft:
@@ -62,11 +65,8 @@ class Draft:
 
     def __init__(self, view: ClusterView) -> None:
         self.view, self.state = view, view.state
-        self.scratch = scratch = view.state.scratch
-        C = self.state.C
-        scratch.fit(int(C[c.C_NODES]), int(C[c.C_GPUS]), self.state.B.shape, int(C[c.C_ROWS]), int(C[c.C_TASKS]), int(C[c.C_KINDS]))
-        scratch.M[:] = 0
-        scratch.M[M_WAKE] = c.NEVER
+        self.scratch = view.state.scratch
+        self.scratch.M[:] = EMPTY_COUNTS
         self.requests: list[Request] = []
 
     def place(
@@ -121,15 +121,13 @@ class Draft:
 
     def wake_at_us(self, t_us: int) -> None:
         """As `wake_at`, in µs."""
-        if t_us < self.scratch.M[M_WAKE]:
+        if t_us < self.scratch.M.item(M_WAKE):
             self.scratch.M[M_WAKE] = t_us
 
     def plan(self) -> Plan:
         """The finished plan. Its arrays are valid until the next draft on the same state; `copy()` it to keep it."""
-        M = self.scratch.M
-        return Plan(
-            self.scratch.O[: M[M_OVERRIDES]], self.scratch.OT, int(self.state.C[c.C_SEQUENCE]), int(M[M_WAKE]), tuple(self.requests)
-        )
+        count, tasks, wake = self.scratch.M[:3].tolist()
+        return Plan(self.scratch.O[:count], self.scratch.OT[:tasks], self.state.C.item(c.C_SEQUENCE), wake, tuple(self.requests))
 
     def _row(self, job: JobView | int) -> int:
         if isinstance(job, JobView):
@@ -144,6 +142,7 @@ class Draft:
         M, J = self.scratch.M, self.state.J
         if M[M_OVERRIDES] + 1 > len(self.scratch.O):
             self.scratch.O = widened(self.scratch.O, 2 * len(self.scratch.O))
+            self.scratch.order = np.zeros(len(self.scratch.O), np.int64)
         self.scratch.O[M[M_OVERRIDES]] = (
             J[c.J_ID, row] if row >= 0 else -1, row, op, reason,
             J[c.J_DATA, row] if data is None else data, J[c.J_SERVERS, row] if servers is None else servers,

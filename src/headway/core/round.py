@@ -55,14 +55,12 @@ class Round:
 def check(state: State, plan: Plan, capabilities: Capabilities) -> Violation | None:
     """The first reason to refuse a plan whole, or None. Entries that merely went stale are dropped from `plan` first."""
     count = len(plan.overrides)
-    if count and plan.seen != state.C[c.C_SEQUENCE]:
+    if count and plan.seen != state.C.item(c.C_SEQUENCE):
         count = drop_stale(plan.overrides, count, plan.seen, state.J, state.N, state.R, state.C, plan.places)
         plan.overrides = plan.overrides[:count]
     if count == 0:
         return None
     s = state.scratch
-    if len(s.queues) < state.Q.shape[1]:
-        s.queues = np.zeros(state.Q.shape[1], np.int64)
     code, where = check_plan(
         plan.overrides, count, plan.places, state.J, state.T, state.N, state.G, state.Q, state.C, s.dG, s.dN, s.queues, s.seen,
         capabilities.fractional_gpus, capabilities.uneven_gangs,
@@ -80,10 +78,9 @@ def diff(state: State, plan: Plan, now_us: int) -> EventBatch:
         return EMPTY
     buffer = state.scratch.round_events
     buffer.clear()
-    buffer.reserve(2 * count + 1, c.PLACE * int(plan.overrides[:, c.O_TASKS].sum()))
-    order = np.argsort(plan.overrides[:, c.O_ROW], kind="stable")
+    buffer.reserve(2 * count + 1, c.PLACE * len(plan.places))
     written = diff_plan(
-        plan.overrides, order, plan.places, now_us, state.J, state.T, state.N, state.G, state.C, buffer.records, buffer.pool
+        plan.overrides, state.scratch.order, count, plan.places, now_us, state.J, state.T, state.N, state.G, state.C, buffer.records, buffer.pool
     )
     buffer.fill(*written)
     return buffer.peek()
@@ -91,12 +88,12 @@ def diff(state: State, plan: Plan, now_us: int) -> EventBatch:
 
 def settled(state: State, now_us: int) -> EventBatch:
     """The requests that follow from the state alone: jobs that must stop, and wanted places that have become free."""
-    pending = int(state.C[c.C_PLACED_WAITING])
-    if pending == 0 and state.C[c.C_MUST_STOP] == 0:
+    pending, must_stop = state.C.item(c.C_PLACED_WAITING), state.C.item(c.C_MUST_STOP)
+    if pending == 0 and must_stop == 0:
         return EMPTY
     buffer = state.scratch.round_events
     buffer.clear()
-    buffer.reserve(pending + int(state.C[c.C_MUST_STOP]), c.PLACE * int(state.C[c.C_TASKS]))
+    buffer.reserve(pending + must_stop, c.PLACE * int(state.C[c.C_TASKS]))
     buffer.fill(*settle(now_us, state.J, state.T, state.N, state.G, state.C, buffer.records, buffer.pool))
     return buffer.peek()
 
@@ -110,7 +107,7 @@ def run_round(
     """
     can = capabilities or Capabilities()
     view = ClusterView(state, now_us, seed)
-    in_charge = brains.policy if state.C[c.C_REFUSED_IN_ROW] < REFUSALS_MAX else brains.fallback
+    in_charge = brains.policy if state.C.item(c.C_REFUSED_IN_ROW) < REFUSALS_MAX else brains.fallback
     begin = perf_counter_ns()
     violation: Violation | None = None
     try:

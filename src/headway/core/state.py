@@ -69,6 +69,8 @@ class State:
         self.Q[c.Q_QUOTA], self.Q[c.Q_LIMIT], self.Q[c.Q_PARENT] = -1, -1, -1
         self.names: dict[Name, dict[int, str]] = {name: {} for name in Name}
         self.scratch = Scratch()
+        self.scratch.fit_cluster(0, 0, self.B.shape)
+        self.scratch.fit(jobs, tasks)
         self.files: dict[int, str] = {}
         """The job file (JSON) of every live job that came with one."""
 
@@ -84,16 +86,16 @@ class State:
         if count == 0:
             return
         C = self.C
-        if C[c.C_DEAD] > 256 and C[c.C_DEAD] > C[c.C_ROWS] - C[c.C_DEAD]:
+        dead = C.item(c.C_DEAD)
+        if dead > 256 and 2 * dead > C.item(c.C_ROWS):
             self.compact()
-        floats = pool.view(np.float64)
         first, at = 0, 0
         while True:
             first, at = apply_job_events(
-                records, pool, floats, first, count, at,
+                records, pool, first, count, at,
                 self.J, self.T, self.X, self.F, self.N, self.G, self.Q, self.B, self.R, C,
             )  # fmt: skip
-            error = int(C[c.C_ERROR_CODE])
+            error = C.item(c.C_ERROR_CODE)
             if error == 0:
                 break
             if error == NOT_MINE:
@@ -106,7 +108,7 @@ class State:
                 self._make_room(error)
             else:
                 raise InvariantError(error, int(C[c.C_ERROR_JOB]), self._story(records[first]))
-        for index, text in batch.texts.items():
+        for index, text in batch.texts.items() if batch.texts else ():
             if records[index, c.E_KIND] == EventKind.SUBMITTED:
                 self.files[int(records[index, c.E_ID])] = text
 
@@ -129,6 +131,7 @@ class State:
             self.X = _wider(self.X, int(C[c.C_EDGES]) + 64)
         else:
             self._slide_ids()
+        self.scratch.fit(self.J.shape[1], self.T.shape[1])
 
     def _slide_ids(self) -> None:
         """Forget the numbers below the oldest live job, or double the map of numbers."""
@@ -165,6 +168,7 @@ class State:
                 self.Q = wider
             self.Q[[c.Q_QUOTA, c.Q_LIMIT, c.Q_WEIGHT, c.Q_PARENT], index] = payload
             self.C[c.C_QUEUES] = self.Q.shape[1]
+            self.scratch.queues = np.zeros(self.Q.shape[1], np.int64)
         elif kind == EventKind.NODE_ADDED:
             self.N[: c.NODE_SPEC_COLUMNS, index] = payload
             gpus, first = int(payload[c.N_GPUS]), int(payload[c.N_GPU0])
@@ -192,6 +196,7 @@ class State:
         words = words_for(nodes)
         C[c.C_NODES], C[c.C_GPUS], C[c.C_KINDS], C[c.C_GPUS_MAX], C[c.C_WORDS] = nodes, gpus, kinds, gpus_max, words
         self.B = np.zeros((kinds * (gpus_max + 1), width_for(words)), np.int64)
+        self.scratch.fit_cluster(nodes, gpus, self.B.shape)
         for node in range(nodes):
             if self.N[c.N_GENERATION, node] and self.N[c.N_PHASE, node] == NodePhase.UP:
                 set_bit(self.B, words, self.bucket(node), node)
@@ -282,6 +287,8 @@ class State:
         twin.names = {table: dict(names) for table, names in self.names.items()}
         twin.files = dict(self.files)
         twin.scratch = Scratch()
+        twin.scratch.fit_cluster(twin.N.shape[1], twin.G.shape[1], twin.B.shape)
+        twin.scratch.fit(twin.J.shape[1], twin.T.shape[1])
         return twin
 
 

@@ -88,7 +88,7 @@ class ClusterView:
     @property
     def waiting(self) -> int:
         """How many jobs are queued without a wanted place."""
-        return int(self.state.C[c.C_WAITING])
+        return self.state.C.item(c.C_WAITING)
 
     def draft(self) -> Draft:
         """A plan to be written, which starts as what is wanted now."""

@@ -68,7 +68,7 @@ def _service(dt: int, milli: int) -> int:
 
 @kernel
 def _pass_time(A: Ints, t: int) -> None:
-    """Bring the integrals of the live and queued jobs up to `t`, in whole milliseconds, so that the steps' rounding does not add up.
+    """Bring the integrals of the live and queued jobs up to `t`, in whole milliseconds: the steps' rounding does not add up.
 
     The longest queue is one that lasted: what comes and goes at one instant has not queued.
     """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
-from headway.core.codes import OP_WHY, QUEUED, R_NO_ROOM, R_RESERVED
+from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_RESERVED
 from headway.core.jit import kernel
 from headway.place.assign import M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
 from headway.place.gang import A_MASK, copy_room, give_mask, lowest_bits, take_mask
@@ -109,7 +111,7 @@ def with_backfill(
             break
     if head < 0 or i == count:
         return head
-    shadow = reserve(head, mode, leaving, ends, placed, J, T, N, C, A, AB, P, PB, out, OT, M)
+    shadow = reserve(head, mode, now, leaving, ends, placed, J, T, N, C, A, AB, P, PB, out, O, OT, M)
     looked = 0
     while i < count and looked < depth:
         row = order[i]
@@ -126,19 +128,45 @@ def with_backfill(
 
 @kernel
 def reserve(
-    head: int, mode: int, leaving: Ints, ends: Ints, placed: int,
-    J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, P: Table, PB: Table, out: Table, OT: Table, M: Ints,
+    head: int, mode: int, now: int, leaving: Ints, ends: Ints, placed: int,
+    J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, P: Table, PB: Table, out: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
-    """When the head will fit: its shadow time (µs; NEVER if it would not). Room `P` is then what is free now (`A`) without the GPUs reserved for it."""
+    """When the head will fit: its shadow time (µs; NEVER if it would not). Room `P` is then what is free now (`A`) without the GPUs reserved for it.
+
+    Jobs placed in this round leave too, `estimate − run time` from now; they are merged with the others by (end, number).
+    """
     nodes = C[c.C_NODES]
     P[:, :nodes] = A[:, :nodes]
     PB[:] = AB
+    fresh = np.empty((M[M_OVERRIDES], 3), np.int64)
+    news = 0
+    for i in range(M[M_OVERRIDES]):
+        if O[i, c.O_OP] == OP_PLACE:
+            row = O[i, c.O_ROW]
+            fresh[news, 0], fresh[news, 1], fresh[news, 2] = now + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0), row, i
+            k = news
+            while k > 0 and (fresh[k - 1, 0] > fresh[k, 0] or (fresh[k - 1, 0] == fresh[k, 0] and fresh[k - 1, 1] > fresh[k, 1])):
+                for column in range(3):
+                    fresh[k, column], fresh[k - 1, column] = fresh[k - 1, column], fresh[k, column]
+                k -= 1
+            news += 1
     shadow, chosen, gpus = c.NEVER, -1, 0
-    for k in range(placed):
-        release_room(leaving[k], J, T, N, C, P, PB)
+    old, new = 0, 0
+    while old < placed or new < news:
+        if new == news or (old < placed and (ends[old] < fresh[new, 0] or (ends[old] == fresh[new, 0] and leaving[old] < fresh[new, 1]))):
+            release_room(leaving[old], J, T, N, C, P, PB)
+            end = ends[old]
+            old += 1
+        else:
+            row, i = fresh[new, 1], fresh[new, 2]
+            for k in range(O[i, c.O_TASKS]):
+                t = O[i, c.O_TASK0] + k
+                give_mask(P, PB, N, C, OT[t, 0], OT[t, 1], T[c.T_CPU, J[c.J_TASK0, row] + k], T[c.T_MEM, J[c.J_TASK0, row] + k])
+            end = fresh[new, 0]
+            new += 1
         chosen, gpus = choose_for(mode, head, J, N, C, P, PB, out, False, OT, M[M_TASKS])
         if chosen > 0:
-            shadow = ends[k]
+            shadow = end
             break
     for i in range(chosen):
         out[2, i] = lowest_bits(P[A_MASK, out[0, i]], out[1, i] * gpus)

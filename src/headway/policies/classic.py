@@ -9,9 +9,10 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints
-from headway.core.plan import Plan
+from headway.core.columns import Op
+from headway.core.plan import Draft, Plan
 from headway.core.view import ClusterView
-from headway.place.assign import M_UNPLACED, M_UNSELECTED
+from headway.place.assign import M_OVERRIDES, M_UNPLACED, M_UNSELECTED
 from headway.place.passes import in_order, with_backfill
 from headway.place.ranked import ROW_BITS, by_rank
 from headway.policies.params import Common, param
@@ -42,8 +43,8 @@ def waiting_in_order(view: ClusterView) -> Ints:
     return rows[np.argsort(-view.state.J[c.J_PRIORITY, rows], kind="stable")]
 
 
-def place_by_rank(view: ClusterView, order: Ints, kernel: int, wake_us: int = c.NEVER, skew_ppm: int = c.NEVER) -> Plan:
-    """The preemptive pass over packed ranks; wakes at once if the pass left something undone that time alone may change."""
+def place_by_rank(view: ClusterView, order: Ints, kernel: int, skew_ppm: int = c.NEVER) -> Draft:
+    """The preemptive pass over packed ranks; the draft wakes at once if the pass left something undone that time alone may change."""
     draft = view.draft()
     s, st = draft.scratch, view.state
     by_rank(
@@ -52,8 +53,21 @@ def place_by_rank(view: ClusterView, order: Ints, kernel: int, wake_us: int = c.
     )  # fmt: skip
     if s.M[M_UNPLACED] or s.M[M_UNSELECTED]:
         draft.wake_at_us(view.now_us)
-    draft.wake_at_us(wake_us)
-    return draft.plan()
+    return draft
+
+
+def wake_at_crossing(draft: Draft, view: ClusterView, rows: Ints, service: Ints, limits: Ints) -> None:
+    """Wake when the first job that runs, or is placed by this draft, will have got its limit of service (GPU·µs; NEVER: none)."""
+    J, s = view.state.J, draft.scratch
+    milli = np.where(J[c.J_STARTED_AT, rows] >= 0, J[c.J_HELD_MILLI, rows], 0)
+    overrides = s.O[: s.M[M_OVERRIDES]]
+    new = overrides[overrides[:, c.O_OP] == Op.PLACE, c.O_ROW]
+    placed = np.searchsorted(rows, new)
+    milli[placed] = J[c.J_GPUS, new] * c.WHOLE
+    runs = (milli > 0) & (limits < c.NEVER)
+    if runs.any():
+        need = limits[runs] - service[runs]
+        draft.wake_at_us(int(view.now_us + (-(-need * 1000 // milli[runs])).min()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +149,7 @@ class Srtf:
             return view.draft().plan()
         rows = view.ranked_rows()
         left = np.maximum(view.state.J[c.J_ESTIMATE, rows] - view.run_us(rows), 0) // SRTF_UNIT_US
-        return place_by_rank(view, ranked(view, rows, left), self.params.kernel)
+        return place_by_rank(view, ranked(view, rows, left), self.params.kernel).plan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +179,6 @@ class Las:
         quantum = round(self.params.quantum * US)
         attained = view.attained_us(rows)
         keys = attained // quantum
-        wake = next_crossing_us(view, rows, attained, (keys + 1) * quantum)
-        return place_by_rank(view, ranked(view, rows, keys), self.params.kernel, wake)
-
-
-def next_crossing_us(view: ClusterView, rows: Ints, attained: Ints, thresholds: Ints) -> int:
-    """The first instant (µs) at which a running job's attained service reaches its threshold (GPU·µs)."""
-    J = view.state.J
-    milli = J[c.J_HELD_MILLI, rows]
-    runs = (J[c.J_STARTED_AT, rows] >= 0) & (milli > 0) & (thresholds < c.NEVER)
-    if not runs.any():
-        return c.NEVER
-    need = thresholds[runs] - attained[runs]
-    return int(view.now_us + (-(-need * 1000 // milli[runs])).min())
-
-
+        draft = place_by_rank(view, ranked(view, rows, keys), self.params.kernel)
+        wake_at_crossing(draft, view, rows, attained, (keys + 1) * quantum)
+        return draft.plan()

@@ -21,7 +21,7 @@ from headway.core.events import EventBatch
 from headway.core.plan import Plan
 from headway.core.view import ClusterView
 from headway.place.gang import Kernel
-from headway.policies.classic import KEY_BITS, US, next_crossing_us, place_by_rank, ranked
+from headway.policies.classic import KEY_BITS, US, place_by_rank, ranked, wake_at_crossing
 from headway.policies.params import Common, param
 
 BINS = 160
@@ -93,9 +93,11 @@ class Tiresias:
         if memo is not None:
             keys = keys << INDEX_BITS | gittins_rank(memo["bins"], attained)
         limits = np.append(self.thresholds_us, c.NEVER)[queue]
-        wake = min(next_crossing_us(view, rows, effective, limits), promotion)
         skew = round(self.params.skew * 1_000_000) if self.params.skew < 1 else c.NEVER
-        return place_by_rank(view, ranked(view, rows, keys), int(Kernel.CONSOLIDATED), wake, skew)
+        draft = place_by_rank(view, ranked(view, rows, keys), int(Kernel.CONSOLIDATED), skew)
+        wake_at_crossing(draft, view, rows, effective, limits)
+        draft.wake_at_us(promotion)
+        return draft.plan()
 
     def _effective(self, view: ClusterView, rows: Ints, attained: Ints) -> tuple[Ints, int]:
         """Attained service that counts for the queue (GPU·µs), and the next instant of a promotion (µs)."""

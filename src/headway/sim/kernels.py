@@ -14,7 +14,7 @@ from headway.sim.columns import (
     P_NET, P_NEXT, P_NODE, P_VERSION, RANK_BITS, RANK_STARTED, RANK_STOPPED, RANK_USAGE, RUNNING, SAVING, STARTING, V_GPU0, V_GPUS,
     V_HEAD, V_UP, W_ATTEMPT, W_EVERY, W_RESTORE, W_ROOM, W_RUNS, W_SAVE, W_SAVED, W_SINCE, W_STATUS, W_STOP_REASON, W_TASK0,
     W_TASKS, W_UNITS, W_VERSION, W_WORK, X_ARRIVED, X_ERROR, X_ERROR_JOB, X_FAIL, X_HEAP, X_JITTER, X_LATENCY, X_LIVE, X_NOW,
-    X_OUT, X_OUT_POOL, X_SEED, X_STALE,
+    X_NEXT, X_OUT, X_OUT_POOL, X_SEED, X_STALE,
 )  # fmt: skip
 from headway.sim.heap import pop, push
 from headway.sim.physics import (
@@ -185,6 +185,14 @@ def happen(
 
 
 @kernel
+def note_next(X: Ints, H: Table, submitted: Ints) -> None:
+    """Note when something happens next."""
+    X[X_NEXT] = H[0, H_T] if X[X_HEAP] else c.NEVER
+    if X[X_ARRIVED] < submitted.shape[0]:
+        X[X_NEXT] = min(X[X_NEXT], submitted[X[X_ARRIVED]])
+
+
+@kernel
 def advance(
     until: int, stop_on: int, X: Ints, H: Table, E: Table, pool: Ints,
     submitted: Ints, spec: Table, details: Ints, detail_at: Ints, rejected: Ints,
@@ -194,11 +202,13 @@ def advance(
 
     Reports go to `E` and `pool` in order. False: there is no room for more reports; call again with an empty buffer.
     """
+    X[X_OUT], X[X_OUT_POOL] = 0, 0
     settle_at = c.NEVER
     while True:
         next_heap = H[0, H_T] if X[X_HEAP] else c.NEVER
         arrival = submitted[X[X_ARRIVED]] if X[X_ARRIVED] < submitted.shape[0] else c.NEVER
         t = min(next_heap, arrival)
+        X[X_NEXT] = t
         if t > until or t > settle_at or t >= c.NEVER:
             return True
         if X[X_HEAP] + HEAP_MARGIN > H.shape[0]:
@@ -316,11 +326,12 @@ def stop_job(
 
 @kernel
 def execute(
-    requests: Table, pool: Ints, t: int, X: Ints, H: Table, E: Table, out_pool: Ints,
+    requests: Table, pool: Ints, t: int, submitted: Ints, X: Ints, H: Table, E: Table, out_pool: Ints,
     W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats,
 ) -> None:  # fmt: skip
     """Carry out the start and stop requests among a round's events, in order. What is wrong in the world's own eyes goes to X_ERROR."""
     at = 0
+    X[X_OUT], X[X_OUT_POOL] = 0, 0
     X[X_NOW] = max(X[X_NOW], t)
     for i in range(requests.shape[0]):
         kind, job, size = requests[i, c.E_KIND], requests[i, c.E_ID], requests[i, c.E_POOL]
@@ -334,3 +345,4 @@ def execute(
         elif kind == K_STOP:
             stop_job(X, H, E, t, job, requests[i, c.E_ATTEMPT], requests[i, c.E_A], W, WF, P, V, D, VF, DF)
         at += size
+    note_next(X, H, submitted)

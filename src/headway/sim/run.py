@@ -93,7 +93,7 @@ class Simulation:
 
     def _record(self, batch: EventBatch) -> None:
         """Journal first, then apply."""
-        if len(batch) == 0:
+        if len(batch.records) == 0:
             return
         self.writer.append(batch)
         self.state.apply(batch)
@@ -103,7 +103,7 @@ class Simulation:
     def _carry_out(self, batch: EventBatch, now_us: int) -> None:
         """Journal and apply a round's events, execute the requests, take in the answers, and settle until nothing moves."""
         for _ in range(SETTLES_MAX):
-            if len(batch) == 0:
+            if len(batch.records) == 0:
                 return
             self._record(batch)
             self._record(self.source.execute(batch, now_us))
@@ -174,7 +174,7 @@ class Simulation:
 
     def _record(self, batch: EventBatch) -> None:
         """Journal first, then apply."""
-        if len(batch) == 0:
+        if len(batch.records) == 0:
             return
         self.writer.append(batch)
         self.state.apply(batch)
@@ -184,7 +184,7 @@ class Simulation:
     def _carry_out(self, batch: EventBatch, now_us: int) -> None:
         """Journal and apply a round's events, execute the requests, take in the answers, and settle until nothing moves."""
         for _ in range(SETTLES_MAX):
-            if len(batch) == 0:
+            if len(batch.records) == 0:
                 return
             self._record(batch)
             self._record(self.source.execute(batch, now_us))
@@ -208,16 +208,16 @@ class Simulation:
     def live(self) -> bool:
         """Whether a job is live in the scheduler's eyes."""
         C = self.state.C
-        return bool(C[c.C_ROWS] > C[c.C_DEAD])
+        return C.item(c.C_ROWS) > C.item(c.C_DEAD)
 
     def take_events(self, until_us: int) -> None:
         """Let the world go on to `until_us`, settling at every instant at which places become free or broken."""
         source = self.source
         while True:
             stop_at = min(until_us, self.reconcile_at)
-            reports = source.advance(stop_at, FREES if self.state.C[c.C_PLACED_WAITING] else BREAKS)
+            reports = source.advance(stop_at, FREES if self.state.C.item(c.C_PLACED_WAITING) else BREAKS)
             self._record(reports)
-            now = int(reports.records[-1, c.E_T]) if len(reports) else stop_at
+            now = reports.records.item(-1, c.E_T) if len(reports.records) else stop_at
             if source.next_us() > stop_at == self.reconcile_at:
                 now = stop_at
                 self._reconcile(now)
@@ -329,3 +329,19 @@ def simulate(
 def _write(stream: object, chunk: EventBatch) -> None:
     stream.write(encode(chunk))  # type: ignore[attr-defined]
 
+
+
+def simulate_case(workload, cluster, policy, round_s, skip, node_faults):
+    parts = []
+    w2 = Simulation(workload, cluster, Brains(policy, policy, policy), seed=0, interval_us=round_s * US, skip=skip, faults=None, sinks=(parts.append,))
+    w2.source = World(workload, cluster, node_faults=node_faults)
+    while (due := w2.next_us()) < c.NEVER:
+        w2.take_events(due)
+        if not w2.live() and w2.source.next_us() >= c.NEVER:
+            break
+        if w2.live():
+            w2.round(due)
+        else:
+            w2.last_us = due
+    w2.writer.close()
+    return concatenate(parts)

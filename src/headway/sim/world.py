@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,7 +12,7 @@ from headway.core.arrays import Floats, Ints, Table
 from headway.core.events import EMPTY, EventBatch
 from headway.sim import columns as w
 from headway.sim.heap import push
-from headway.sim.kernels import HEAP_MARGIN, advance, execute
+from headway.sim.kernels import HEAP_MARGIN, advance, execute, note_next
 from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP
 from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
@@ -72,6 +73,7 @@ class World:
             push(self.H, self.X, t, (rank << w.RANK_BITS) + node, 0, what)
         for t, job in cancels:
             push(self.H, self.X, t, (w.RANK_CANCELLED << w.RANK_BITS) + job, 0, CANCEL)
+        note_next(self.X, self.H, workload.submitted_us)
 
     def _fill_requests(self, workload: Workload, room: Ints) -> None:
         spec, P = workload.spec, self.P
@@ -90,11 +92,7 @@ class World:
     # -- the engine's side ----------------------------------------------------------------------------------------
     def next_us(self) -> int:
         """When something may happen next (µs), or NEVER."""
-        X = self.X
-        heap = int(self.H[0, w.H_T]) if X[w.X_HEAP] else c.NEVER
-        arrived = int(X[w.X_ARRIVED])
-        submitted = self.workload.submitted_us
-        return min(heap, int(submitted[arrived])) if arrived < len(submitted) else heap
+        return self.X.item(w.X_NEXT)
 
     def advance(self, until_us: int, stop_on: int) -> EventBatch:
         """Reports of what happens up to `until_us`, or to the first instant at which something of at least `stop_on` (FREES, BREAKS) happens."""
@@ -112,7 +110,6 @@ class World:
         return _joined([*parts, self._take()]) if parts else self._take()
 
     def _advance(self, until_us: int, stop_on: int) -> bool:
-        self.X[w.X_OUT] = self.X[w.X_OUT_POOL] = 0
         load = self.workload
         return bool(
             advance(
@@ -127,25 +124,24 @@ class World:
         Raises:
             WorldError: the requests contradict the world.
         """
-        X = self.X
+        X, load = self.X, self.workload
         room = 2 * len(batch) + len(batch.pool)
         if room > len(self._out):
             self._out = np.empty((2 * room, c.RECORD), np.int64)
         if 4 * len(batch.pool) > len(self._out_pool):
             self._out_pool = np.empty(8 * len(batch.pool), np.int64)
-        if X[w.X_HEAP] + HEAP_MARGIN + 3 * room > len(self.H):
+        if X.item(w.X_HEAP) + HEAP_MARGIN + 3 * room > len(self.H):
             self._tidy_heap(3 * room)
-        X[w.X_OUT] = X[w.X_OUT_POOL] = 0
         execute(
-            batch.records, batch.pool, now_us, X, self.H, self._out, self._out_pool,
+            batch.records, batch.pool, now_us, load.submitted_us, X, self.H, self._out, self._out_pool,
             self.W, self.WF, self.P, self.V, self.D, self.VF, self.DF,
         )  # fmt: skip
-        if X[w.X_ERROR]:
+        if X.item(w.X_ERROR):
             raise WorldError(f"{WRONG[int(X[w.X_ERROR])]} (job {int(X[w.X_ERROR_JOB])} at {now_us} µs)")
         return self._take()
 
     def _take(self) -> EventBatch:
-        return EventBatch(self._out[: self.X[w.X_OUT]], self._out_pool[: self.X[w.X_OUT_POOL]])
+        return EventBatch(self._out[: self.X.item(w.X_OUT)], self._out_pool[: self.X.item(w.X_OUT_POOL)])
 
     def _tidy_heap(self, more: int = 0) -> None:
         """Drop void entries; double the heap if it is still more than half full."""
@@ -168,10 +164,10 @@ class World:
     # -- looking --------------------------------------------------------------------------------------------------
     def live(self) -> int:
         """Jobs that have arrived and not ended, in truth."""
-        return int(self.X[w.X_LIVE])
+        return self.X.item(w.X_LIVE)
 
     def arrived_all(self) -> bool:
-        return bool(self.X[w.X_ARRIVED] >= len(self.workload.submitted_us))
+        return self.X.item(w.X_ARRIVED) >= len(self.workload.submitted_us)
 
     def running(self) -> dict[int, int]:
         """Jobs with processes in the world, and their attempts."""
@@ -192,35 +188,29 @@ def _joined(parts: list[EventBatch]) -> EventBatch:
 
 
 def too_large(workload: Workload, cluster: Cluster) -> Ints:
-    """1 for each job whose gang would not fit into the empty cluster (all nodes, up or not), else 0."""
+    """1 for each job whose gang would not fit into the empty cluster (all nodes, up or not; on one GPU kind; cpus and memory too), else 0."""
     spec = workload.spec
-    keys = [c.J_DATA, c.J_PIPELINE, c.J_TENSOR, c.J_SERVERS, c.J_GPU_TASK, c.J_KIND_MASK, c.J_CPU_TASK, c.J_MEM_TASK, c.J_SERVER_CPU]
-    keys += [c.J_SERVER_MEM, c.J_ALT_GPU, c.J_ALT_MASK]
-    unique, index = np.unique(spec[keys], axis=1, return_inverse=True)
-    verdict = np.array([not fits_empty(cluster, dict(zip(keys, column, strict=True))) for column in unique.T.tolist()], np.int64)
-    flags: Ints = verdict[index.reshape(-1)] if len(verdict) else np.zeros(0, np.int64)
+    workers = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR]
+    shapes = Counter((n.kind, n.gpus, n.cpus_milli, n.memory_bytes) for n in cluster.nodes)
+    fits = np.zeros(len(workload), bool)
+    for demand, mask in ((spec[c.J_GPU_TASK], spec[c.J_KIND_MASK]), (spec[c.J_ALT_GPU], spec[c.J_ALT_MASK])):
+        gpus = -(-demand // c.WHOLE)
+        for kind in range(len(cluster.kinds)):
+            allowed = (gpus > 0) & ((mask >> kind) & 1 == 1)
+            fits |= allowed & (_room(shapes, spec, gpus, kind) >= workers)
+    cpu_only = spec[c.J_GPU_TASK] == 0
+    fits |= cpu_only & (_room(shapes, spec, np.zeros_like(workers), None) >= workers)
+    flags: Ints = (~fits).astype(np.int64)
     return flags
 
 
-def fits_empty(cluster: Cluster, spec: dict[int, int]) -> bool:
-    """Whether a gang fits the empty cluster: on one GPU kind, task by task, by cpus and memory too."""
-    workers = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR]
-    for demand, mask in ((spec[c.J_GPU_TASK], spec[c.J_KIND_MASK]), (spec[c.J_ALT_GPU], spec[c.J_ALT_MASK])):
-        gpus = -(-demand // c.WHOLE)
-        if gpus == 0 and spec[c.J_GPU_TASK] > 0:
-            continue
-        for kind in range(len(cluster.kinds)):
-            if gpus and not mask >> kind & 1:
-                continue
-            room = 0
-            for node in cluster.nodes:
-                if gpus and node.kind != kind:
-                    continue
-                limits = [1 << 30]
-                limits += [node.gpus // gpus] if gpus else []
-                limits += [node.cpus_milli // spec[c.J_CPU_TASK]] if spec[c.J_CPU_TASK] else []
-                limits += [node.memory_bytes // spec[c.J_MEM_TASK]] if spec[c.J_MEM_TASK] else []
-                room += min(limits)
-            if room >= workers:
-                return True
-    return False
+def _room(shapes: Counter[tuple[int, int, int, int]], spec: Table, gpus: Ints, kind: int | None) -> Ints:
+    """How many tasks of each job the empty nodes of a kind (None: of any) hold."""
+    room = np.zeros(spec.shape[1], np.int64)
+    for (of_kind, node_gpus, cpus, memory), count in shapes.items():
+        if kind is None or of_kind == kind:
+            fit = np.where(gpus > 0, node_gpus // np.maximum(gpus, 1), 1 << 30)
+            fit = np.minimum(fit, np.where(spec[c.J_CPU_TASK] > 0, cpus // np.maximum(spec[c.J_CPU_TASK], 1), 1 << 30))
+            fit = np.minimum(fit, np.where(spec[c.J_MEM_TASK] > 0, memory // np.maximum(spec[c.J_MEM_TASK], 1), 1 << 30))
+            room += count * fit
+    return room

@@ -1,0 +1,111 @@
+"""Random small workloads for the simulator, in the terms of the fast one and of the slow reference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.columns import EventKind, Reason
+from headway.core.events import EventBatch
+from headway.core.view import gpus_of
+from headway.workloads.cluster import Cluster, Node
+from headway.workloads.schema import Workload
+from tests.reference import model as ref
+
+US = 1_000_000
+Entry = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One random case: the same cluster and jobs for both simulators."""
+
+    nodes: tuple[ref.Node, ...]
+    jobs: tuple[ref.Job, ...]
+    round_s: int
+    faults: tuple[tuple[int, int, str], ...] = ()
+
+
+def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool, priorities: bool) -> Case:
+    """A few nodes and up to 14 jobs, contended, with whole seconds everywhere."""
+    r = random.Random(seed)
+    kind_names = ["a", "b"] if kinds else [""]
+    nodes = tuple(
+        ref.Node(n, r.choice([1, 2, 4, 4]), cpus_milli=r.choice([4000, 8000]) if cpus else 0, memory_bytes=0, rack=r.randrange(2), kind=r.choice(kind_names))
+        for n in range(r.randint(1, 4))
+    )  # fmt: skip
+    jobs = []
+    t = 0
+    for number in range(r.randint(2, 14)):
+        t += r.choice([0, 0, 1, 3, 10, 40])
+        work = r.choice([1, 5, 20, 60, 120, 300])
+        jobs.append(
+            ref.Job(
+                number, t, work, tasks=r.choice([1, 1, 1, 2, 3, 4]), gpus_per_task=r.choice([1, 1, 1, 2]) if not cpus else r.choice([0, 1, 1, 2]),
+                cpus_milli=r.choice([0, 1000, 2000]) if cpus else 0, memory_bytes=0, estimate_s=max(1, int(work * r.choice([0.5, 0.8, 1, 1, 2]))),
+                priority=r.choice([10, 50, 50, 90]) if priorities else 50, save_s=r.choice([0, 0, 2, 7]) if saves else 0,
+                restore_s=r.choice([0, 3, 5]), every_s=r.choice([0, 10]), kind=r.choice(["", *kind_names]),
+            )
+        )  # fmt: skip
+    lost: list[tuple[int, int, str]] = []
+    if faults:
+        for n in range(len(nodes)):
+            if r.random() < 0.6:
+                down = r.randint(1, 200)
+                lost += [(down, n, "down"), (down + r.randint(1, 60), n, "up")]
+    return Case(nodes, tuple(jobs), r.choice([1, 2, 5, 10, 60]), tuple(lost))
+
+
+def cluster_of(nodes: Sequence[ref.Node]) -> Cluster:
+    """The case's cluster for the fast simulator. cpus and memory of zero mean that nothing asks for them."""
+    kinds = list(dict.fromkeys(n.kind for n in nodes))
+    return Cluster(
+        "case",
+        tuple(Node(f"n{n.number}", n.rack, kinds.index(n.kind), n.gpus, n.cpus_milli or 10**9, n.memory_bytes or 10**15, 10**9) for n in nodes),
+        tuple(kinds),
+    )
+
+
+def workload_of(jobs: Sequence[ref.Job], kinds: Sequence[str]) -> Workload:
+    """The case's jobs for the fast simulator."""
+    n = len(jobs)
+    spec = np.zeros((c.SPEC_COLUMNS, n), np.int64)
+    spec[[c.J_PIPELINE, c.J_TENSOR, c.J_WIDTH]] = 1
+    spec[[c.J_DEADLINE, c.J_TIME_LIMIT]] = c.NEVER
+    spec[c.J_RETRY_MAX], spec[c.J_URGENCY] = 3, 5
+    for i, job in enumerate(jobs):
+        spec[[c.J_DATA, c.J_DATA_MIN, c.J_DATA_MAX], i] = job.tasks
+        spec[c.J_GPU_TASK, i], spec[c.J_CPU_TASK, i], spec[c.J_MEM_TASK, i] = job.gpus_per_task * 1000, job.cpus_milli, job.memory_bytes
+        spec[c.J_KIND_MASK, i] = -1 if not job.kind else 1 << kinds.index(job.kind) if job.kind in kinds else 0
+        spec[c.J_ESTIMATE, i], spec[c.J_PRIORITY, i] = job.estimate * US, job.priority
+        spec[c.J_SAVE, i], spec[c.J_RESTORE, i], spec[c.J_EVERY, i] = job.save_s * US, job.restore_s * US, job.every_s * US
+    submitted = np.array([job.submit_s * US for job in jobs], np.int64)
+    return Workload("case", submitted, spec, np.array([job.work_s * US for job in jobs], np.int64), kinds=tuple(kinds))
+
+
+KINDS = {
+    EventKind.SUBMITTED: "submitted", EventKind.REJECTED: "rejected", EventKind.WANTED: "wanted", EventKind.UNWANTED: "unwanted",
+    EventKind.START_REQUESTED: "start-requested", EventKind.STARTED: "started", EventKind.STOP_REQUESTED: "stop-requested",
+    EventKind.STOPPED: "stopped", EventKind.COMPLETED: "completed", EventKind.NODE_DOWN: "node-down", EventKind.NODE_UP: "node-up",
+}  # fmt: skip
+
+
+def entries(journal: EventBatch) -> list[Entry]:
+    """A journal as the reference writes it."""
+    result: list[Entry] = []
+    for record, payload in zip(journal.records.tolist(), journal.payloads(), strict=True):
+        t, code, subject, attempt, a = record[:5]
+        kind = EventKind(code)
+        if kind not in KINDS:
+            continue
+        assert t % US == 0, "a time between whole seconds"
+        place: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+        if kind in (EventKind.WANTED, EventKind.START_REQUESTED, EventKind.STOP_REQUESTED):
+            place = tuple((k, int(node), gpus_of(int(mask))) for k, (node, mask, _) in enumerate(payload.reshape(-1, 3)))
+        entry: Entry = (t // US, KINDS[kind], subject, attempt, place)
+        result.append((*entry, Reason(a).word) if kind == EventKind.STOP_REQUESTED else entry)
+    return result
