@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,9 +12,13 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, Reason
 from headway.core.events import EventBatch
 from headway.core.view import gpus_of
+from headway.policies.registry import make_policy
+from headway.sim.run import simulate
+from headway.sim.world import World, too_large
 from headway.workloads.cluster import Cluster, Node
 from headway.workloads.schema import Workload
 from tests.reference import model as ref
+from tests.reference.slow_sim import simulate as slow
 
 US = 1_000_000
 Entry = tuple[object, ...]
@@ -109,3 +113,44 @@ def entries(journal: EventBatch) -> list[Entry]:
         entry: Entry = (t // US, KINDS[kind], subject, attempt, place)
         result.append((*entry, Reason(a).word) if kind == EventKind.STOP_REQUESTED else entry)
     return result
+
+
+POLICIES: dict[str, tuple[dict[str, int], str]] = {
+    "fifo": ({}, "fifo"),
+    "fifo-backfill": ({"depth": 5}, "fifo-backfill:depth=5"),
+    "srtf": ({}, "srtf"),
+    "oracle-srtf": ({}, "oracle-srtf"),
+    "las": ({"quantum_s": 200}, "las:quantum=200"),
+    "tiresias": (
+        {"queues": 3, "threshold_s": 60, "factor": 4, "promote": 3},
+        "tiresias:queues=3,threshold=60,factor=4,promote=3",
+    ),
+}
+"""The reference's parameters and the same as a spec string."""
+KERNELS = ("first-fit", "best-fit", "consolidated", "topology")
+
+
+def fast_entries(case: Case, policy: str, kernel: str, *, skip: bool) -> list[Entry]:
+    """The fast simulator's journal of a case.
+
+    The world's nodes have far more cpus than the scheduler's books say, so that nothing slows down: the reference has no slowing.
+    """
+    spec = POLICIES[policy][1]
+    if policy != "tiresias":
+        spec += f"{',' if ':' in spec else ':'}placement={kernel}"
+    cluster = cluster_of(case.nodes)
+    workload = workload_of(case.jobs, cluster.kinds)
+    if policy == "oracle-srtf":
+        workload = workload.with_estimates(workload.work_us)
+    roomy = replace(cluster, nodes=tuple(replace(n, cpus_milli=n.cpus_milli * 1000) for n in cluster.nodes))
+    world = World(workload, roomy, node_faults=[(t * US, node, what == "up") for t, node, what in case.faults])
+    world.reject(too_large(workload, cluster))
+    outcome = simulate(workload, cluster, make_policy(spec), interval_s=case.round_s, skip=skip, keep_journal=True, world=world)
+    assert outcome.journal is not None
+    return entries(outcome.journal)
+
+
+def slow_entries(case: Case, policy: str, kernel: str) -> list[Entry]:
+    """The slow reference's journal of a case."""
+    kernel = "consolidated" if policy == "tiresias" else kernel
+    return [tuple(e) for e in slow(case.jobs, case.nodes, policy, POLICIES[policy][0], kernel, case.round_s, case.faults)]

@@ -74,6 +74,7 @@ from headway.core.life import (
     forget,
     leave_queue,
     leave_waiting,
+    note_wait,
     request_start,
     request_stop,
     reshape,
@@ -187,7 +188,6 @@ def apply_one(
             C[c.C_RUNNING] += 1
             J[c.J_STARTED_AT, row] = t
             J[c.J_WAITED, row] += t - J[c.J_QUEUED_AT, row]
-            J[c.J_ATTAINED_AT_START, row], J[c.J_RUN_AT_START, row] = J[c.J_ATTAINED, row], J[c.J_RUN, row]
             if J[c.J_FIRST_START, row] < 0:
                 J[c.J_FIRST_START, row] = t
         else:
@@ -211,7 +211,7 @@ def apply_one(
         else:
             J[c.J_PLACED, row] = 1
             leave_waiting(J, Q, C, row)
-            J[c.J_LAST_WAIT, row] = t - J[c.J_QUEUED_AT, row]
+            note_wait(J, row, t)
         servers = e[c.E_C] & 0xFFFFF
         if not error and (e[c.E_B] != J[c.J_DATA, row] or servers != J[c.J_SERVERS, row]):
             if C[c.C_TASKS] + e[c.E_B] * J[c.J_PIPELINE, row] * J[c.J_TENSOR, row] + servers > T.shape[1]:

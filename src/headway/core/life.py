@@ -65,6 +65,13 @@ def leave_waiting(J: Table, Q: Table, C: Ints, row: int) -> None:
 
 
 @kernel
+def note_wait(J: Table, row: int, now: int) -> None:
+    """A waiting job is given a place: keep how long it has waited, and what it had got before."""
+    J[c.J_LAST_WAIT, row] = now - J[c.J_QUEUED_AT, row]
+    J[c.J_ATTAINED_AT_START, row], J[c.J_RUN_AT_START, row] = J[c.J_ATTAINED, row], J[c.J_RUN, row]
+
+
+@kernel
 def enter_queue(J: Table, Q: Table, C: Ints, row: int, now: int) -> None:
     """The job in `row` is queued (again), with or without a wanted place."""
     J[c.J_PHASE, row] = QUEUED
@@ -192,7 +199,7 @@ def request_start(
     J[c.J_PHASE, row] = STARTING
     if not leave:
         leave_waiting(J, Q, C, row)
-        J[c.J_LAST_WAIT, row] = t - J[c.J_QUEUED_AT, row]
+        note_wait(J, row, t)
     J[c.J_ATTEMPT, row] = attempt
     return hold(J, T, N, G, row)
 

@@ -162,7 +162,7 @@ class OracleSrtf(Srtf):
 
 @dataclass(frozen=True, slots=True)
 class LasParams(Common):
-    quantum: float = param(600.0, "GPU-seconds of service within which jobs rank as equal", low=1e-3)
+    quantum: float = param(3600.0, "GPU-seconds of service within which jobs rank as equal; more than a restart costs a gang", low=1e-3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,13 +69,15 @@ class Simulation:
     def __init__(
         self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool, faults: Faults | None,
         sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
+        world: World | None = None,
     ) -> None:  # fmt: skip
+        """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from `workload`, `cluster`, `faults`."""
         self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
         self.capabilities, self.strict = capabilities, strict
         node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
         cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
         fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
-        world = World(
+        world = world or World(
             workload, cluster, seed=seed, fail_ppm=fail_ppm, latency_us=latency, node_faults=node_faults, cancels=cancels
         )
         self.source: Source = FaultyLink(world, faults) if faults else world
@@ -150,13 +152,15 @@ class Simulation:
     def __init__(
         self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool, faults: Faults | None,
         sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
+        world: World | None = None,
     ) -> None:  # fmt: skip
+        """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from `workload`, `cluster`, `faults`."""
         self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
         self.capabilities, self.strict = capabilities, strict
         node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
         cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
         fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
-        world = World(
+        world = world or World(
             workload, cluster, seed=seed, fail_ppm=fail_ppm, latency_us=latency, node_faults=node_faults, cancels=cancels
         )
         self.source: Source = FaultyLink(world, faults) if faults else world
@@ -276,7 +280,7 @@ def simulate(
     workload: Workload, cluster: Cluster, policy: Policy, *, seed: int = 0, interval_s: float = 60.0, skip: bool = True,
     journal: Path | None = None, faults: Faults | None = None, progress: Callable[[float], None] | None = None,
     brains: Brains | None = None, keep_journal: bool = False, capabilities: Capabilities | None = None, strict: bool = True,
-    watch: Callable[[Simulation], None] | None = None,
+    watch: Callable[[Simulation], None] | None = None, world: World | None = None,
 ) -> Outcome:  # fmt: skip
     """Run a workload on a cluster under a policy, to the end of its last job.
 
@@ -300,13 +304,16 @@ def simulate(
         wall, cpu = time.perf_counter(), time.process_time()
         run = Simulation(
             workload, cluster, brains, seed=seed, interval_us=round(interval_s * US), skip=skip, faults=faults, sinks=tuple(sinks),
-            capabilities=capabilities, strict=strict,
+            capabilities=capabilities, strict=strict, world=world,
         )  # fmt: skip
         total = max(len(workload), 1)
         while (due := run.next_us()) < c.NEVER:
             run.take_events(due)
-            if not run.live() and run.source.arrived_all() and run.source.live() == 0:
-                break
+            if not run.live():
+                if run.source.next_us() >= c.NEVER:
+                    break
+                run.last_us = due
+                continue
             run.round(due)
             if watch:
                 watch(run)
@@ -330,18 +337,3 @@ def _write(stream: object, chunk: EventBatch) -> None:
     stream.write(encode(chunk))  # type: ignore[attr-defined]
 
 
-
-def simulate_case(workload, cluster, policy, round_s, skip, node_faults):
-    parts = []
-    w2 = Simulation(workload, cluster, Brains(policy, policy, policy), seed=0, interval_us=round_s * US, skip=skip, faults=None, sinks=(parts.append,))
-    w2.source = World(workload, cluster, node_faults=node_faults)
-    while (due := w2.next_us()) < c.NEVER:
-        w2.take_events(due)
-        if not w2.live() and w2.source.next_us() >= c.NEVER:
-            break
-        if w2.live():
-            w2.round(due)
-        else:
-            w2.last_us = due
-    w2.writer.close()
-    return concatenate(parts)

@@ -75,6 +75,10 @@ class World:
             push(self.H, self.X, t, (w.RANK_CANCELLED << w.RANK_BITS) + job, 0, CANCEL)
         note_next(self.X, self.H, workload.submitted_us)
 
+    def reject(self, flags: Ints) -> None:
+        """Which jobs are refused at submission (1), instead of those that this world's own cluster could not hold."""
+        self._rejected = flags
+
     def _fill_requests(self, workload: Workload, room: Ints) -> None:
         spec, P = workload.spec, self.P
         P[w.P_REQ_GPU], P[w.P_REQ_CPU] = np.repeat(spec[c.J_GPU_TASK], room), np.repeat(spec[c.J_CPU_TASK], room)

@@ -1,0 +1,25 @@
+"""The fast simulator against the slow one that was written independently from `docs/semantics.md`: equal journals, entry for entry."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.cases import KERNELS, POLICIES, fast_entries, random_case, slow_entries
+
+FEATURES = ("", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp")
+SEEDS_EACH = 12
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("features", FEATURES)
+def test_equal_journals(policy: str, features: str) -> None:
+    """c: cpus, s: saving takes time, k: GPU kinds, p: priorities, f: lost nodes. With and without skipped rounds."""
+    for seed in range(SEEDS_EACH):
+        seed += 1000 * FEATURES.index(features)
+        case = random_case(
+            seed, cpus="c" in features, saves="s" in features, faults="f" in features, kinds="k" in features, priorities="p" in features
+        )
+        kernel = KERNELS[seed % len(KERNELS)]
+        expected = slow_entries(case, policy, kernel)
+        for skip in (True, False):
+            assert fast_entries(case, policy, kernel, skip=skip) == expected, (seed, kernel, skip)
