@@ -1,4 +1,5 @@
-"""The fast simulator against the slow one that was written independently from `docs/semantics.md`: equal journals, entry for entry."""
+"""The fast simulator against the slow one that was written independently from `docs/semantics.md`: equal journals, entry for
+entry."""
 
 from __future__ import annotations
 

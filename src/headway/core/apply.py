@@ -63,7 +63,6 @@ from headway.core.codes import (
 from headway.core.jit import as_float, ctz, kernel, popcount
 from headway.core.life import (
     IMPOSSIBLE,
-    NEED_TASKS,
     NOT_MINE,
     OUT_OF_ORDER,
     UNKNOWN_JOB,
@@ -78,6 +77,7 @@ from headway.core.life import (
     request_start,
     request_stop,
     reshape,
+    shape_room,
     submit,
 )  # fmt: skip
 
@@ -116,7 +116,12 @@ def set_usage(J: Table, T: Table, N: Table, G: Table, row: int, task: int, pool:
     N[c.N_USE_CPU, node] += pool[at + 1] - T[c.T_USE_CPU, t]
     N[c.N_USE_MEM, node] += pool[at + 2] - T[c.T_USE_MEM, t]
     N[c.N_USE_NET, node] += pool[at + 3] - T[c.T_USE_NET, t]
-    T[c.T_USE_GPU, t], T[c.T_USE_CPU, t], T[c.T_USE_MEM, t], T[c.T_USE_NET, t] = pool[at], pool[at + 1], pool[at + 2], pool[at + 3]
+    T[c.T_USE_GPU, t], T[c.T_USE_CPU, t], T[c.T_USE_MEM, t], T[c.T_USE_NET, t] = (
+        pool[at],
+        pool[at + 1],
+        pool[at + 2],
+        pool[at + 3],
+    )
 
 
 @kernel
@@ -124,15 +129,17 @@ def apply_job_events(
     E: Table, pool: Ints, first: int, count: int, pool_at: int,
     J: Table, T: Table, X: Table, F: Floats, N: Table, G: Table, Q: Table, B: Table, R: Ints, C: Ints,
 ) -> tuple[int, int]:  # fmt: skip
-    """Apply events `first … count - 1` (n × c.RECORD), whose payloads begin at `pool_at`, until one is not a job's event, needs room, or breaks an invariant.
+    """Apply events `first … count - 1` (n × c.RECORD), whose payloads begin at `pool_at`, until one is not a job's event, needs
+    room, or breaks an invariant.
 
-    Returns the number of the first event that has not been applied and where its payload begins; C[c.C_ERROR_CODE] says why it stopped (0: all done).
+    Returns the number of the first event that has not been applied and where its payload begins; C[c.C_ERROR_CODE] says why it
+    stopped (0: all done).
     """
     C[c.C_ERROR_CODE] = OK
     none = pool[:0]
     at = pool_at
     for i in range(first, count):
-        t, kind, job, attempt, size = E[i, c.E_T], E[i, c.E_KIND], E[i, c.E_ID], E[i, c.E_ATTEMPT], E[i, c.E_POOL]
+        t, kind, job, size = E[i, c.E_T], E[i, c.E_KIND], E[i, c.E_ID], E[i, c.E_POOL]
         error = OK
         if t < C[c.C_NOW]:
             error = OUT_OF_ORDER
@@ -200,11 +207,17 @@ def apply_one(
             return WRONG_ATTEMPT
         servers, batch = e[c.E_C] & 0xFFFFF, e[c.E_C] >> 20
         error = request_stop(J, T, X, N, G, Q, B, C, pool, at, size, row, e[c.E_A], e[c.E_B], servers, batch, none)
+    elif kind == K_START_FAILED and phase == RUNNING:
+        return IMPOSSIBLE
     elif kind == K_STOPPED or kind == K_FAILED or kind == K_START_FAILED:
         error = back_to_queue(J, T, N, G, Q, B, C, R, row, t, kind, e[c.E_B])
     elif kind == K_WANTED:
         if phase != QUEUED:
             return IMPOSSIBLE
+        servers = e[c.E_C] & 0xFFFFF
+        error = shape_room(J, T, X, C, row, e[c.E_B], servers)
+        if error:
+            return error
         if J[c.J_PLACED, row]:
             error = unbook(J, T, N, G, Q, B, C, row)
             C[c.C_PLACED_WAITING] -= 1
@@ -212,13 +225,11 @@ def apply_one(
             J[c.J_PLACED, row] = 1
             leave_waiting(J, Q, C, row)
             note_wait(J, row, t)
-        servers = e[c.E_C] & 0xFFFFF
         if not error and (e[c.E_B] != J[c.J_DATA, row] or servers != J[c.J_SERVERS, row]):
-            if C[c.C_TASKS] + e[c.E_B] * J[c.J_PIPELINE, row] * J[c.J_TENSOR, row] + servers > T.shape[1]:
-                return NEED_TASKS
             reshape(J, T, X, C, row, e[c.E_B], servers, none)
         if not error:
             error = book(J, T, N, G, Q, B, C, row, pool, at, size)
+        J[c.J_BATCH, row] = e[c.E_C] >> 20
         C[c.C_PLACED_WAITING] += 1
     elif kind == K_UNWANTED:
         if not J[c.J_PLACED, row] or (phase != QUEUED and phase != STOPPING):
@@ -277,6 +288,9 @@ def apply_rare(
             error = unbook(J, T, N, G, Q, B, C, row)
             if error:
                 return error
+        if J[c.J_MUST_STOP, row]:
+            J[c.J_MUST_STOP, row] = 0
+            C[c.C_MUST_STOP] -= 1
         J[c.J_FINISHING, row] = R_CANCELLED
     elif kind == K_CANCEL or kind == K_REJECTED or kind == K_FINISHED:
         if phase != QUEUED:

@@ -1,6 +1,7 @@
 """Buckets of nodes by (GPU kind, number of free GPUs), each a two-level bitmap over node numbers.
 
-Row `kind · (gpus_max + 1) + free` of a bucket array holds `words` words of node bits and then the summary: one bit for each word that is not zero.
+Row `kind · (gpus_max + 1) + free` of a bucket array holds `words` words of node bits and then the summary: one bit for each
+word that is not zero.
 The lowest node of a bucket is found in a few instructions, and the content depends on the state alone, never on its history.
 """
 
@@ -79,5 +80,3 @@ def members(buckets: Table, words: int, row: int) -> list[int]:
             found.append(word * 64 + low.bit_length() - 1)
             bits ^= low
     return found
-
-

@@ -1,4 +1,5 @@
-"""Booking what is wanted and what is held, on nodes, GPUs, queues and the free-GPU buckets. Every change of a place goes through these four kernels.
+"""Booking what is wanted and what is held, on nodes, GPUs, queues and the free-GPU buckets. Every change of a place goes
+through these four kernels.
 
 Each returns 0, or the code of the invariant that the change would break; the state is then not to be used any more.
 """
@@ -108,7 +109,12 @@ def hold(J: Table, T: Table, N: Table, G: Table, row: int) -> int:
     for t in range(first, first + tasks):
         node, mask, per_gpu = T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_BOOK, t]
         T[c.T_HELD_NODE, t], T[c.T_HELD_MASK, t], T[c.T_HELD_BOOK, t] = node, mask, per_gpu
-        T[c.T_USE_GPU, t], T[c.T_USE_CPU, t], T[c.T_USE_MEM, t], T[c.T_USE_NET, t] = T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t]
+        T[c.T_USE_GPU, t], T[c.T_USE_CPU, t], T[c.T_USE_MEM, t], T[c.T_USE_NET, t] = (
+            T[c.T_GPU, t],
+            T[c.T_CPU, t],
+            T[c.T_MEM, t],
+            T[c.T_NET, t],
+        )
         N[c.N_HELD_CPU, node] += T[c.T_CPU, t]
         N[c.N_HELD_MEM, node] += T[c.T_MEM, t]
         N[c.N_USE_CPU, node] += T[c.T_CPU, t]

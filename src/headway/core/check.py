@@ -35,7 +35,8 @@ VIOLATIONS = {
 
 @kernel
 def drop_stale(O: Table, count: int, seen: int, J: Table, N: Table, R: Ints, C: Ints, OT: Table) -> int:
-    """Take out the entries whose job or node changed after the plan's view (`seen` = its sequence). Returns how many are left; rows are looked up anew."""
+    """Take out the entries whose job or node changed after the plan's view (`seen` = its sequence). Returns how many are left;
+    rows are looked up anew."""
     kept = 0
     for i in range(count):
         slot = O[i, c.O_JOB] - C[c.C_ID_BASE]
@@ -142,7 +143,8 @@ def check_plan(
     O: Table, count: int, OT: Table, J: Table, T: Table, N: Table, G: Table, Q: Table, C: Ints,
     dG: Table, dN: Table, dQ: Ints, seen: Ints, fractions: bool, uneven: bool,
 ) -> tuple[int, int]:  # fmt: skip
-    """The first violation of a plan and the override it was found at (0: none). Differences (`dG`, `dN`, `dQ`, `seen`) are all zero before and after."""
+    """The first violation of a plan and the override it was found at (0: none). Differences (`dG`, `dN`, `dQ`, `seen`) are all
+    zero before and after."""
     bad, where = V_OK, -1
     done = 0
     for i in range(count):
@@ -204,7 +206,9 @@ def task_demand(J: Table, T: Table, row: int, k: int, data: int) -> tuple[int, i
 
 
 @kernel
-def clear_differences(O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, dG: Table, dN: Table, dQ: Ints, seen: Ints) -> None:
+def clear_differences(
+    O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, dG: Table, dN: Table, dQ: Ints, seen: Ints
+) -> None:
     """Set to zero what override `i` may have touched."""
     row, op = O[i, c.O_ROW], O[i, c.O_OP]
     if op != OP_PLACE and op != OP_RELEASE and op != OP_FINISH:
@@ -227,5 +231,3 @@ def clear_place(node: int, mask: int, N: Table, dG: Table, dN: Table) -> None:
         g = N[c.N_GPU0, node] + ctz(mask)
         mask &= mask - 1
         dG[0, g], dG[1, g] = 0, 0
-
-

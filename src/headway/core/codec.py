@@ -1,7 +1,9 @@
 """The journal's bytes: segments of event columns, and the hash of a whole journal.
 
-A segment is a JSON header line (schema version, number of events, pool length, texts, SHA-256 of the body) and a body: the eight record columns one after the
-other, then the pool, all int64 little-endian. The hash of a journal is SHA-256 over fixed chunks of CHUNK events, so that it does not depend on how
+A segment is a JSON header line (schema version, number of events, pool length, texts, SHA-256 of the body) and a body: the
+eight record columns one after the
+other, then the pool, all int64 little-endian. The hash of a journal is SHA-256 over fixed chunks of CHUNK events, so that it
+does not depend on how
 events came in batches.
 """
 
@@ -64,7 +66,9 @@ def decode(stream: BinaryIO) -> Iterator[EventBatch]:
             raise DamagedSegmentError("a segment's header is damaged") from None
         first = False
         if header["schema"] > SCHEMA:
-            raise UserError(f"the journal has schema version {header['schema']}, this Headway reads up to {SCHEMA}: upgrade Headway")
+            raise UserError(
+                f"the journal has schema version {header['schema']}, this Headway reads up to {SCHEMA}: upgrade Headway"
+            )
         yield _body(stream, header)
 
 

@@ -1,6 +1,7 @@
 """Names of every column, code and limit of the tables: the vocabulary that state, plan, kernels and journal share.
 
-A table is one int64 array of shape (columns, rows), so that a column is a contiguous vector and a kernel takes a table as one flat argument.
+A table is one int64 array of shape (columns, rows), so that a column is a contiguous vector and a kernel takes a table as one
+flat argument.
 Times are microseconds, GPUs thousandths (milli), sizes bytes, shares and accuracies parts per million, losses 1e-9 (nano).
 """
 
@@ -16,8 +17,9 @@ WHOLE = 1000
 """One GPU in milli-GPUs."""
 GPUS_PER_NODE_MAX = 64
 """A node's GPUs are the bits of one word."""
-JOB_ROWS_MAX = 1 << 21
-"""Live jobs at once: a rank key keeps 21 bits for the row."""
+ROW_BITS = 21
+"""A rank key keeps so many bits for a job's row: at most two million live jobs at once."""
+ROW_MASK = (1 << ROW_BITS) - 1
 
 
 class Phase(IntEnum):

@@ -20,7 +20,7 @@ def move_tasks(T: Table, OT: Table, first: int, count: int, to: int, row: int) -
 
 @kernel
 def compact(J: Table, T: Table, X: Table, F: Floats, R: Ints, C: Ints, OT: Table, OX: Table) -> None:
-    """Close the gaps of the job table in place, and write the live tasks and edges into `OT` and `OX`."""
+    """Close the gaps of the job table in place, and write the live tasks and edges into `OT` and `OX`, which are zero."""
     to, task, edge = 0, 0, 0
     C[c.C_PRIORITY_MIN], C[c.C_PRIORITY_MAX] = 1 << 30, -(1 << 30)
     C[c.C_FIRST_WAITING] = -1
@@ -56,6 +56,10 @@ def compact(J: Table, T: Table, X: Table, F: Floats, R: Ints, C: Ints, OT: Table
         if C[c.C_FIRST_WAITING] < 0 and J[c.J_PHASE, to] == QUEUED and J[c.J_PLACED, to] == 0:
             C[c.C_FIRST_WAITING] = to
         to += 1
+    for column in range(c.JOB_COLUMNS):
+        J[column, to : C[c.C_ROWS]] = 0
+    for i in range(F.shape[0]):
+        F[i, to : C[c.C_ROWS]] = 0.0
     C[c.C_ROWS], C[c.C_TASKS], C[c.C_EDGES] = to, task, edge
     C[c.C_DEAD], C[c.C_DEAD_TASKS], C[c.C_DEAD_EDGES] = 0, 0, 0
     if C[c.C_FIRST_WAITING] < 0:

@@ -1,4 +1,5 @@
-"""`diff`: what has to be asked for so that the wanted end state comes true, as the events of a round. Stops come before starts."""
+"""`diff`: what has to be asked for so that the wanted end state comes true, as the events of a round. Stops come before starts.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,26 @@ from headway.core.arrays import Ints, Table
 from headway.core.booking import can_start
 from headway.core.check import task_demand
 from headway.core.codes import (
-    K_FINISHED, K_ROUND, K_RULE, K_START, K_STOP, K_UNWANTED, K_WANTED, K_WHY, OP_FINISH, OP_PLACE, OP_RELEASE, OP_RULE, OP_WHY,
-    QUEUED, R_EARLY_STOP, R_MIGRATED, R_RESIZED, RUNNING, STARTING, STOPPING,
+    K_FINISHED,
+    K_ROUND,
+    K_RULE,
+    K_START,
+    K_STOP,
+    K_UNWANTED,
+    K_WANTED,
+    K_WHY,
+    OP_FINISH,
+    OP_PLACE,
+    OP_RELEASE,
+    OP_RULE,
+    OP_WHY,
+    QUEUED,
+    R_EARLY_STOP,
+    R_MIGRATED,
+    R_RESIZED,
+    RUNNING,
+    STARTING,
+    STOPPING,
 )  # fmt: skip
 from headway.core.jit import ctz, kernel
 
@@ -37,7 +56,8 @@ def same_place(O: Table, i: int, OT: Table, J: Table, T: Table, row: int) -> boo
 
 @kernel
 def place_is_free(O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, G: Table, row: int) -> bool:
-    """Whether nothing that is still held stands in the way of starting the job on its new place. The gang counts against itself."""
+    """Whether nothing that is still held stands in the way of starting the job on its new place. The gang counts against
+    itself."""
     fits = True
     done = 0
     while fits and done < O[i, c.O_TASKS]:
@@ -86,7 +106,8 @@ def by_row(O: Table, order: Ints, count: int) -> None:
 def diff_plan(
     O: Table, order: Ints, count: int, OT: Table, now: int, J: Table, T: Table, N: Table, G: Table, C: Ints, E: Table, pool: Ints
 ) -> tuple[int, int]:
-    """The events that turn what is wanted now into what the plan wants. `order`: scratch, for the overrides by row. Returns how many events and payload ints were written.
+    """The events that turn what is wanted now into what the plan wants. `order`: scratch, for the overrides by row. Returns how
+    many events and payload ints were written.
 
     What is held is borrowed while starts are tried against each other, and given back.
     """
@@ -130,7 +151,18 @@ def diff_plan(
         start = place_is_free(O, i, OT, J, T, N, G, row)
         O[i, c.O_A] = 1 if start else 0
         kind, attempt = (K_START, J[c.J_ATTEMPT, row] + 1) if start else (K_WANTED, J[c.J_ATTEMPT, row])
-        n = put(E, n, now, kind, J[c.J_ID, row], attempt, O[i, c.O_REASON], O[i, c.O_DATA], O[i, c.O_SERVERS] | O[i, c.O_BATCH] << 20, 0)
+        n = put(
+            E,
+            n,
+            now,
+            kind,
+            J[c.J_ID, row],
+            attempt,
+            O[i, c.O_REASON],
+            O[i, c.O_DATA],
+            O[i, c.O_SERVERS] | O[i, c.O_BATCH] << 20,
+            0,
+        )
         at = put_place(E, n - 1, pool, at, O, i, OT)
         moved = True
     for k in range(count):
@@ -169,7 +201,8 @@ def borrow(sign: int, row: int, J: Table, T: Table, N: Table, G: Table) -> None:
 
 @kernel
 def settle(now: int, J: Table, T: Table, N: Table, G: Table, C: Ints, E: Table, pool: Ints) -> tuple[int, int]:
-    """What follows from the state alone, without a policy: stops of jobs that must go, and starts of jobs whose wanted place has become free.
+    """What follows from the state alone, without a policy: stops of jobs that must go, and starts of jobs whose wanted place
+    has become free.
 
     Returns how many events and payload ints were written.
     """
@@ -190,13 +223,20 @@ def settle(now: int, J: Table, T: Table, N: Table, G: Table, C: Ints, E: Table, 
             continue
         borrow(1, row, J, T, N, G)
         shape = J[c.J_SERVERS, row] | J[c.J_BATCH, row] << 20
-        n = put(E, n, now, K_START, J[c.J_ID, row], J[c.J_ATTEMPT, row] + 1, 0, J[c.J_DATA, row], shape, c.PLACE * J[c.J_TASKS, row])
+        n = put(
+            E, n, now, K_START, J[c.J_ID, row], J[c.J_ATTEMPT, row] + 1, 0, J[c.J_DATA, row], shape, c.PLACE * J[c.J_TASKS, row]
+        )
         for t in range(J[c.J_TASK0, row], J[c.J_TASK0, row] + J[c.J_TASKS, row]):
             pool[at], pool[at + 1], pool[at + 2] = T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_BOOK, t]
             at += c.PLACE
     if n > starts:
         for row in range(C[c.C_ROWS]):
-            if J[c.J_PHASE, row] == QUEUED and J[c.J_PLACED, row] and not J[c.J_MUST_STOP, row] and in_starts(E, starts, n, J[c.J_ID, row]):
+            if (
+                J[c.J_PHASE, row] == QUEUED
+                and J[c.J_PLACED, row]
+                and not J[c.J_MUST_STOP, row]
+                and in_starts(E, starts, n, J[c.J_ID, row])
+            ):
                 borrow(-1, row, J, T, N, G)
     return n, at
 

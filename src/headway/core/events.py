@@ -1,7 +1,9 @@
 """Events: what has happened, as columns of integers.
 
-A batch is `records`, int64 of shape (n, 8): time µs, kind, subject (a job's or node's number), attempt, three fields a, b, c, and the length of its
-payload in `pool`; payloads follow each other in `pool` in the order of the records. Text (names, a job's file) hangs beside by index.
+A batch is `records`, int64 of shape (n, 8): time µs, kind, subject (a job's or node's number), attempt, three fields a, b, c,
+and the length of its
+payload in `pool`; payloads follow each other in `pool` in the order of the records. Text (names, a job's file) hangs beside by
+index.
 `docs/journal.md` says what each kind carries.
 """
 
@@ -14,7 +16,6 @@ import numpy as np
 
 from headway.core.arrays import Ints, Table
 from headway.core.columns import E_KIND, E_POOL, E_T, RECORD, EventKind
-
 
 NO_TEXTS: dict[int, str] = {}
 
@@ -66,7 +67,8 @@ EMPTY = EventBatch(np.empty((0, RECORD), np.int64), np.empty(0, np.int64))
 
 
 class EventBuffer:
-    """Where events are collected before they become a batch. Kernels write into `records` and `pool` themselves and tell by `fill`."""
+    """Where events are collected before they become a batch. Kernels write into `records` and `pool` themselves and tell by
+    `fill`."""
 
     __slots__ = ("count", "pool", "pool_count", "records", "texts")
 

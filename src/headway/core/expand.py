@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
-from headway.core.codes import CUT_CHAIN, CUT_NONE, PARAMETER_SERVER, SERVER, WORKER
+from headway.core.codes import CUT_CHAIN, CUT_NONE, PARAMETER_SERVER, SERVER
 from headway.core.jit import kernel
 
 PPM = 1_000_000
@@ -41,20 +41,9 @@ def edge_room(J: Table, row: int) -> int:
 
 
 @kernel
-def clear_task(T: Table, t: int, row: int) -> None:
-    """Make task row `t` a task of job row `row` that is nowhere."""
-    T[c.T_JOB, t] = row
-    T[c.T_NODE, t] = -1
-    T[c.T_MASK, t] = 0
-    T[c.T_BOOK, t] = 0
-    T[c.T_HELD_NODE, t] = -1
-    T[c.T_HELD_MASK, t] = 0
-    T[c.T_HELD_BOOK, t] = 0
-    T[c.T_USE_GPU, t] = 0
-    T[c.T_USE_CPU, t] = 0
-    T[c.T_USE_MEM, t] = 0
-    T[c.T_USE_NET, t] = 0
-    T[c.T_EDGES, t] = 0
+def new_task(T: Table, t: int, row: int) -> None:
+    """Make task row `t`, which is zero as all rows past the last are, a task of job row `row` that is nowhere."""
+    T[c.T_JOB, t], T[c.T_NODE, t], T[c.T_HELD_NODE, t] = row, -1, -1
 
 
 @kernel
@@ -79,12 +68,13 @@ def add_tasks(J: Table, T: Table, X: Table, C: Ints, row: int, details: Ints) ->
     t = first
     for replica in range(replicas):
         for p in range(partitions):
-            clear_task(T, t, row)
-            T[c.T_ROLE, t], T[c.T_REPLICA, t], T[c.T_PARTITION, t] = WORKER, replica, p
+            new_task(T, t, row)
+            T[c.T_REPLICA, t], T[c.T_PARTITION, t] = replica, p
             if uniform:
                 T[c.T_SHARE, t] = share + (1 if p < extra else 0)
-                T[c.T_GPU, t], T[c.T_CPU, t] = J[c.J_GPU_TASK, row], J[c.J_CPU_TASK, row]
-                T[c.T_MEM, t], T[c.T_NET, t] = J[c.J_MEM_TASK, row], J[c.J_NET_TASK, row]
+                T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t] = J[c.J_GPU_TASK, row], J[c.J_CPU_TASK, row], J[c.J_MEM_TASK, row]
+                if J[c.J_NET_TASK, row]:
+                    T[c.T_NET, t] = J[c.J_NET_TASK, row]
             T[c.T_EDGE0, t] = edge
             low, high = 0, 0
             sink = True
@@ -105,7 +95,7 @@ def add_tasks(J: Table, T: Table, X: Table, C: Ints, row: int, details: Ints) ->
             T[c.T_EDGES, t] = edge - T[c.T_EDGE0, t]
             t += 1
     for server in range(servers):
-        clear_task(T, t, row)
+        new_task(T, t, row)
         T[c.T_ROLE, t], T[c.T_REPLICA, t], T[c.T_PARTITION, t], T[c.T_SHARE, t] = SERVER, 0, server, 0
         T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t] = 0, J[c.J_SERVER_CPU, row], J[c.J_SERVER_MEM, row], 0
         T[c.T_EDGE0, t] = edge

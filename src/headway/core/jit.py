@@ -1,6 +1,7 @@
 """Compile a loop once: the one decorator of all kernels, with a disk cache that cannot go stale.
 
-Numba's own cache looks at the file of the kernel only, so a kernel that calls another in a changed file would keep the old code. Ours lives in a
+Numba's own cache looks at the file of the kernel only, so a kernel that calls another in a changed file would keep the old
+code. Ours lives in a
 folder named by a digest of all sources that hold kernels or the constants frozen into them: a change there starts a new folder.
 """
 
@@ -27,7 +28,8 @@ CACHE_FOLDERS_MAX = 4
 
 
 def cache_dir() -> Path:
-    """The folder of the compiled kernels of this very source: `$HEADWAY_CACHE`, else the user's cache folder, else a temporary one."""
+    """The folder of the compiled kernels of this very source: `$HEADWAY_CACHE`, else the user's cache folder, else a temporary
+    one."""
     package = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256(numba.__version__.encode())
     for path in sorted(package.rglob("*.py")):
@@ -54,11 +56,12 @@ _CACHE_DIR = str(cache_dir())
 
 
 def kernel(function: F) -> F:
-    """Compile `function` with Numba on its first call and keep the machine code on disk. Arguments are flat arrays and numbers only."""
+    """Compile `function` with Numba on its first call and keep the machine code on disk. Arguments are flat arrays and numbers
+    only."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE_DIR
     try:
-        return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+        return cast(F, numba.njit(cache=True, error_model="numpy", no_cfunc_wrapper=True)(function))
     finally:
         numba.config.CACHE_DIR = before
 

@@ -11,6 +11,7 @@ from headway.core.codes import (
     FAILED,
     K_START_FAILED,
     K_STOPPED,
+    PARAMETER_SERVER,
     QUEUED,
     R_CANCELLED,
     R_EARLY_STOP,
@@ -24,7 +25,7 @@ from headway.core.codes import (
     STARTING,
     STOPPING,
 )  # fmt: skip
-from headway.core.expand import add_tasks, drop_tasks, edge_room, task_room
+from headway.core.expand import add_tasks, drop_tasks, edge_count, edge_room, task_room
 from headway.core.jit import kernel
 
 NEED_JOBS, NEED_TASKS, NEED_EDGES, NEED_IDS, NOT_MINE = 1, 2, 3, 4, 5
@@ -133,8 +134,25 @@ def reshape(J: Table, T: Table, X: Table, C: Ints, row: int, data: int, servers:
 
 
 @kernel
-def submit(J: Table, T: Table, X: Table, F: Floats, Q: Table, R: Ints, C: Ints, pool: Ints, at: int, size: int, t: int, job: int) -> int:
-    """A new row at the end of the live table. Returns 0, or what there is no room for (nothing has been changed then)."""
+def shape_room(J: Table, T: Table, X: Table, C: Ints, row: int, data: int, servers: int) -> int:
+    """0 if the tables have room for the job in another shape (or it is the present one), else what there is no room for."""
+    if data == J[c.J_DATA, row] and servers == J[c.J_SERVERS, row]:
+        return OK
+    partitions = J[c.J_PIPELINE, row] * J[c.J_TENSOR, row]
+    if C[c.C_TASKS] + data * partitions + servers > T.shape[1]:
+        return NEED_TASKS
+    to_servers = servers if J[c.J_SYNC, row] == PARAMETER_SERVER else 0
+    if C[c.C_EDGES] + edge_count(J[c.J_CUT, row], J[c.J_WIDTH, row], partitions, data, to_servers) > X.shape[1]:
+        return NEED_EDGES
+    return OK
+
+
+@kernel
+def submit(
+    J: Table, T: Table, X: Table, F: Floats, Q: Table, R: Ints, C: Ints, pool: Ints, at: int, size: int, t: int, job: int
+) -> int:
+    """A new row at the end of the live table, where all rows are zero. Returns 0, or what there is no room for (nothing has
+    been changed then)."""
     row = C[c.C_ROWS]
     if row >= J.shape[1]:
         return NEED_JOBS
@@ -143,15 +161,12 @@ def submit(J: Table, T: Table, X: Table, F: Floats, Q: Table, R: Ints, C: Ints, 
     if job <= C[c.C_LAST_ID]:
         return ID_NOT_NEW
     for column in range(c.SPEC_COLUMNS):
-        J[column, row] = pool[at + column]
+        if pool[at + column] != 0 or J[column, row] != 0:
+            J[column, row] = pool[at + column]
     if C[c.C_TASKS] + task_room(J, row) > T.shape[1]:
         return NEED_TASKS
     if C[c.C_EDGES] + edge_room(J, row) > X.shape[1]:
         return NEED_EDGES
-    for column in range(c.SPEC_COLUMNS, c.JOB_COLUMNS):
-        J[column, row] = 0
-    for i in range(F.shape[0]):
-        F[i, row] = 0.0
     J[c.J_ID, row], J[c.J_SUBMITTED, row] = job, t
     J[c.J_STARTED_AT, row], J[c.J_FIRST_START, row], J[c.J_HELD_TASK0, row] = -1, -1, -1
     J[c.J_LOSS, row], J[c.J_ACCURACY, row] = c.NOTHING, c.NOTHING
@@ -181,6 +196,9 @@ def request_start(
         return WRONG_ATTEMPT
     if J[c.J_HELD_TASKS, row]:
         return ALREADY_HELD
+    error = shape_room(J, T, X, C, row, data, servers)
+    if error:
+        return error
     leave = J[c.J_PLACED, row]
     if leave:
         error = unbook(J, T, N, G, Q, B, C, row)
@@ -188,8 +206,6 @@ def request_start(
             return error
         C[c.C_PLACED_WAITING] -= 1
     if data != J[c.J_DATA, row] or servers != J[c.J_SERVERS, row]:
-        if C[c.C_TASKS] + data * J[c.J_PIPELINE, row] * J[c.J_TENSOR, row] + servers > T.shape[1]:
-            return NEED_TASKS
         reshape(J, T, X, C, row, data, servers, none)
     J[c.J_BATCH, row] = batch
     error = book(J, T, N, G, Q, B, C, row, pool, at, size)
@@ -234,7 +250,7 @@ def back_to_queue(
         elif reason == R_TIME_LIMIT:
             final = FAILED
         return ended(J, T, N, G, Q, B, C, R, row, t, final, reason)
-    failed = not asked and kind != K_STOPPED
+    failed = not asked and kind != K_STOPPED and J[c.J_MUST_STOP, row] != R_CANCELLED
     if failed:
         J[c.J_RETRIES, row] += 1
         if J[c.J_RETRIES, row] > J[c.J_RETRY_MAX, row]:
@@ -256,8 +272,9 @@ def back_to_queue(
         if reason == R_CANCELLED:
             forget(J, T, C, R, row, CANCELLED, reason)
             return OK
-        J[c.J_MUST_STOP, row] = 0
-        C[c.C_MUST_STOP] -= 1
+        if not J[c.J_PLACED, row]:
+            J[c.J_MUST_STOP, row] = 0
+            C[c.C_MUST_STOP] -= 1
     if units >= 0:
         J[c.J_UNITS_SAVED, row] = max(units, J[c.J_UNITS_SAVED, row])
         J[c.J_UNITS_DONE, row] = J[c.J_UNITS_SAVED, row]
@@ -272,6 +289,10 @@ def request_stop(
 ) -> int:  # fmt: skip
     """The job gives up its place (or wants another); its processes have been told to go."""
     phase = J[c.J_PHASE, row]
+    if reason == R_MIGRATED or reason == R_RESIZED:
+        error = shape_room(J, T, X, C, row, data, servers)
+        if error:
+            return error
     if phase == STOPPING and reason >= R_CANCELLED and reason <= R_TIME_LIMIT:
         J[c.J_FINISHING, row] = reason
     elif phase != STARTING and phase != RUNNING:
@@ -288,8 +309,6 @@ def request_stop(
             return error
     if reason == R_MIGRATED or reason == R_RESIZED:
         if data != J[c.J_DATA, row] or servers != J[c.J_SERVERS, row]:
-            if C[c.C_TASKS] + data * J[c.J_PIPELINE, row] * J[c.J_TENSOR, row] + servers > T.shape[1]:
-                return NEED_TASKS
             reshape(J, T, X, C, row, data, servers, none)
         J[c.J_BATCH, row] = batch
         J[c.J_MIGRATIONS, row] += 1

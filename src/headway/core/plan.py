@@ -37,7 +37,8 @@ class Request:
 
 @dataclass(slots=True)
 class Plan:
-    """Overrides (count × OVERRIDE), the places of their tasks, when to look again, what to estimate. A job without an override stays as it is."""
+    """Overrides (count × OVERRIDE), the places of their tasks, when to look again, what to estimate. A job without an override
+    stays as it is."""
 
     overrides: Table
     places: Table

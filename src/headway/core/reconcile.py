@@ -27,7 +27,8 @@ class Found:
 def reconcile(state: State, found: Mapping[int, Found], now_us: int) -> tuple[EventBatch, list[Found]]:
     """Events that bring the state to the truth, and the attempts that run but must not (to be stopped by the caller).
 
-    `found` holds the newest attempt that the engine knows of each job. A live attempt that the engine does not know at all is gone: it is reported stopped,
+    `found` holds the newest attempt that the engine knows of each job. A live attempt that the engine does not know at all is
+    gone: it is reported stopped,
     so that the job queues again.
     """
     events = EventBuffer()

@@ -34,7 +34,8 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Brains:
-    """Who decides: the policy; *keep*, which never preempts, for a round whose plan was refused; the fallback after too many refusals."""
+    """Who decides: the policy; *keep*, which never preempts, for a round whose plan was refused; the fallback after too many
+    refusals."""
 
     policy: Policy
     keep: Policy
@@ -43,7 +44,8 @@ class Brains:
 
 @dataclass(slots=True)
 class Round:
-    """What a round has decided. `events` are to be journalled and applied, and the requests among them carried out; valid until the next round."""
+    """What a round has decided. `events` are to be journalled and applied, and the requests among them carried out; valid until
+    the next round."""
 
     events: EventBatch
     wake_at_us: int
@@ -72,7 +74,8 @@ def check(state: State, plan: Plan, capabilities: Capabilities) -> Violation | N
 
 
 def diff(state: State, plan: Plan, now_us: int) -> EventBatch:
-    """The events that make a checked plan what is wanted: stops first, then starts, each by job number. Empty if nothing changes."""
+    """The events that make a checked plan what is wanted: stops first, then starts, each by job number. Empty if nothing
+    changes."""
     count = len(plan.overrides)
     if count == 0:
         return EMPTY
@@ -80,7 +83,18 @@ def diff(state: State, plan: Plan, now_us: int) -> EventBatch:
     buffer.clear()
     buffer.reserve(2 * count + 1, c.PLACE * len(plan.places))
     written = diff_plan(
-        plan.overrides, state.scratch.order, count, plan.places, now_us, state.J, state.T, state.N, state.G, state.C, buffer.records, buffer.pool
+        plan.overrides,
+        state.scratch.order,
+        count,
+        plan.places,
+        now_us,
+        state.J,
+        state.T,
+        state.N,
+        state.G,
+        state.C,
+        buffer.records,
+        buffer.pool,
     )
     buffer.fill(*written)
     return buffer.peek()
@@ -99,7 +113,14 @@ def settled(state: State, now_us: int) -> EventBatch:
 
 
 def run_round(
-    state: State, brains: Brains, memo: Memo, now_us: int, *, seed: int = 0, capabilities: Capabilities | None = None, strict: bool = False
+    state: State,
+    brains: Brains,
+    memo: Memo,
+    now_us: int,
+    *,
+    seed: int = 0,
+    capabilities: Capabilities | None = None,
+    strict: bool = False,
 ) -> Round:
     """Decide once at `now_us`. Nothing is changed: the caller journals the events, applies them, and carries out the requests.
 
@@ -125,7 +146,9 @@ def run_round(
     if fault is not None:
         raise AssertionError(f"the keep policy's own plan does not hold: {fault.sentence}")
     refused = EventBatch(
-        np.array([[now_us, K_REFUSED, max(violation.job, 0), 0, violation.code, 0, 0, 0]], np.int64), EMPTY.pool, {0: violation.sentence}
+        np.array([[now_us, K_REFUSED, max(violation.job, 0), 0, violation.code, 0, 0, 0]], np.int64),
+        EMPTY.pool,
+        {0: violation.sentence},
     )
     return Round(refused + without_round(diff(state, kept, now_us)), kept.wake_at_us, (), violation, perf_counter_ns() - begin)
 
@@ -138,7 +161,8 @@ def without_round(batch: EventBatch) -> EventBatch:
 
 
 def next_round_us(interval_us: int, last_us: int, event_us: int, wake_us: int) -> int:
-    """When the next round is due: at the first multiple of the interval after the last round at which an event has happened or the wake time has
+    """When the next round is due: at the first multiple of the interval after the last round at which an event has happened or
+    the wake time has
     come; with an interval of 0 at the event's or the wake time itself. `last_us` is -1 before the first round."""
     due = min(event_us, wake_us)
     if due >= c.NEVER:

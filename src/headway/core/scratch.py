@@ -10,7 +10,8 @@ from headway.core.events import EventBuffer
 
 
 class Scratch:
-    """Arrays that a round works in, made once and reused: the plan being drafted and the room that placement kernels take from."""
+    """Arrays that a round works in, made once and reused: the plan being drafted and the room that placement kernels take from.
+    """
 
     def __init__(self) -> None:
         self.M: Ints = np.zeros(6, np.int64)
@@ -27,9 +28,11 @@ class Scratch:
         self.dG, self.dN = np.zeros((2, max(gpus, 1)), np.int64), np.zeros((2, max(nodes, 1)), np.int64)
 
     def fit(self, rows: int, tasks: int) -> None:
-        """Make every array over job and task rows as large as the tables: a plan may name each job twice (a place and a reason)."""
+        """Make every array over job and task rows as large as the tables: a plan may name each job twice (a place and a
+        reason)."""
         self.mark, self.waiting = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.victims, self.seen = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self.keys_placed, self.keys_waiting = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.O = np.zeros((2 * rows + 16, c.OVERRIDE), np.int64)
         self.order = np.zeros(2 * rows + 16, np.int64)
         self.OT = np.zeros((tasks + 16, c.PLACE), np.int64)

@@ -16,8 +16,8 @@ from headway.core.bitmap import clear_bit, set_bit, width_for, words_for
 from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
 from headway.core.compact import compact
 from headway.core.events import EventBatch
-from headway.core.scratch import Scratch
 from headway.core.life import NEED_EDGES, NEED_IDS, NEED_JOBS, NEED_TASKS, NOT_MINE
+from headway.core.scratch import Scratch
 
 A = TypeVar("A", bound=NDArray[Any])
 
@@ -36,7 +36,10 @@ INVARIANTS = {
     23: "a job number that is not new",
     24: "a start of a job whose processes are not gone",
     25: "an event before the last one",
+    NOT_MINE: "an event of a kind that does not exist",
 }
+KINDS = frozenset(int(kind) for kind in EventKind)
+CLUSTER_KINDS = KINDS & {*range(1, int(EventKind.SUBMITTED)), int(EventKind.EPOCH)}
 
 
 class InvariantError(AssertionError):
@@ -48,7 +51,8 @@ class InvariantError(AssertionError):
 
 
 class State:
-    """Everything the scheduler knows. Columns are named in `core.columns`; read them through `view()`, change them through `apply()`."""
+    """Everything the scheduler knows. Columns are named in `core.columns`; read them through `view()`, change them through
+    `apply()`."""
 
     def __init__(self, *, jobs: int = 256, tasks: int = 512, edges: int = 64) -> None:
         self.J: Table = np.zeros((c.JOB_COLUMNS, jobs), np.int64)
@@ -98,7 +102,7 @@ class State:
             error = C.item(c.C_ERROR_CODE)
             if error == 0:
                 break
-            if error == NOT_MINE:
+            if error == NOT_MINE and int(records[first, c.E_KIND]) in CLUSTER_KINDS:
                 self._apply_cluster_event(records[first], pool[at : at + records[first, c.E_POOL]], batch.texts.get(first))
                 C[c.C_NOW] = records[first, c.E_T]
                 C[c.C_SEQUENCE] += 1
@@ -114,14 +118,20 @@ class State:
 
     def _story(self, record: Ints) -> str:
         """What is known of the job of a contradicting event, for the error message."""
-        kind = EventKind(int(record[c.E_KIND])).name.lower()
+        code = int(record[c.E_KIND])
+        kind = EventKind(code).name.lower() if code in KINDS else str(code)
         row = self.row(int(record[c.E_ID]))
-        now = "not live" if row is None else f"{Phase(int(self.J[c.J_PHASE, row])).name.lower()}, attempt {self.J[c.J_ATTEMPT, row]}"
+        now = (
+            "not live"
+            if row is None
+            else f"{Phase(int(self.J[c.J_PHASE, row])).name.lower()}, attempt {self.J[c.J_ATTEMPT, row]}"
+        )
         return f"event {kind} at {record[c.E_T]} µs for attempt {record[c.E_ATTEMPT]}; the job is {now}"
 
     def _make_room(self, need: int) -> None:
         C = self.C
-        if need != NEED_IDS and C[c.C_DEAD] * 2 > C[c.C_ROWS]:
+        mostly_dead = 2 * C[c.C_DEAD] > C[c.C_ROWS] or 2 * C[c.C_DEAD_TASKS] > C[c.C_TASKS]
+        if need != NEED_IDS and mostly_dead:
             self.compact()
         elif need == NEED_JOBS:
             self.J, self.F = _wider(self.J), _wider(self.F)
@@ -148,7 +158,7 @@ class State:
 
     def compact(self) -> None:
         """Drop dead rows now (it happens by itself, amortised)."""
-        tasks, edges = np.empty_like(self.T), np.empty_like(self.X)
+        tasks, edges = np.zeros_like(self.T), np.zeros_like(self.X)
         compact(self.J, self.T, self.X, self.F, self.R, self.C, tasks, edges)
         self.T, self.X = tasks, edges
         if self.files:
@@ -288,6 +298,7 @@ class State:
         twin.files = dict(self.files)
         twin.scratch = Scratch()
         twin.scratch.fit_cluster(twin.N.shape[1], twin.G.shape[1], twin.B.shape)
+        twin.scratch.queues = np.zeros(twin.Q.shape[1], np.int64)
         twin.scratch.fit(twin.J.shape[1], twin.T.shape[1])
         return twin
 

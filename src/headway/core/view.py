@@ -74,7 +74,8 @@ class NodeView:
 
 
 class ClusterView:
-    """The state at `now_us`, for `decide`. Nothing of it may be changed; `headway.testing.check_policy` proves that a policy keeps to that."""
+    """The state at `now_us`, for `decide`. Nothing of it may be changed; `headway.testing.check_policy` proves that a policy
+    keeps to that."""
 
     __slots__ = ("now_us", "seed", "state")
 
@@ -162,7 +163,14 @@ class ClusterView:
             kind = state.name(Name.KIND, int(column[c.N_KIND]))
             phase = NodePhase(int(column[c.N_PHASE]))
             yield NodeView(
-                n, state.name(Name.NODE, n), int(column[c.N_RACK]), kind, phase, int(column[c.N_GPUS]), int(column[c.N_FREE]), held
+                n,
+                state.name(Name.NODE, n),
+                int(column[c.N_RACK]),
+                kind,
+                phase,
+                int(column[c.N_GPUS]),
+                int(column[c.N_FREE]),
+                held,
             )
 
     def _job(self, row: int) -> JobView:

@@ -1,7 +1,8 @@
 """Placing one job whole: choose nodes, deal GPUs to its tasks, write the override into the plan's arrays.
 
 A plan's arrays: `O` (rows × OVERRIDE), one row a job; `OT` (rows × PLACE), the tasks' places; `M`, how much of each is filled.
-Room comes in two layers where victims may lose their place: `A`, what nobody wants, and `P` ⊇ `A`, that and what pooled victims have. Without victims `P` is `A`.
+Room comes in two layers where victims may lose their place: `A`, what nobody wants, and `P` ⊇ `A`, that and what pooled victims
+have. Without victims `P` is `A`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from headway.core.codes import OP_PLACE, UP
 from headway.core.jit import kernel
 from headway.place.gang import A_CPU, A_MASK, A_MEM, choose, choose_without_gpus, pick_gpus, take_mask
 
-M_OVERRIDES, M_TASKS, M_WAKE, M_UNPLACED, M_UNSELECTED, M_FREE_MAX = range(6)
-COUNTS = 6
+M_OVERRIDES, M_TASKS, M_WAKE, M_UNPLACED, M_UNSELECTED, M_MORE = range(6)
 
 
 @kernel
 def choose_for(
-    mode: int, row: int, J: Table, N: Table, C: Ints, A: Table, AB: Table, out: Table, consolidated_only: bool, OT: Table, start: int
+    mode: int,
+    row: int,
+    J: Table,
+    N: Table,
+    C: Ints,
+    A: Table,
+    AB: Table,
+    out: Table,
+    consolidated_only: bool,
+    OT: Table,
+    start: int,
 ) -> tuple[int, int]:
     """Choose nodes for a whole job: its first demand on each kind it may use, then its alternative; servers are seated in `OT`.
 
@@ -72,7 +82,8 @@ def add_override(O: Table, M: Ints, J: Table, row: int, op: int, reason: int, ta
 
 @kernel
 def seat_servers(row: int, chosen: int, out: Table, J: Table, N: Table, C: Ints, A: Table, OT: Table, start: int) -> bool:
-    """Find a node for each parameter server beside the chosen workers, written to `OT` behind them. The room is as before; False if one has none."""
+    """Find a node for each parameter server beside the chosen workers, written to `OT` behind them. The room is as before;
+    False if one has none."""
     servers = J[c.J_SERVERS, row]
     if servers == 0:
         return True
@@ -113,7 +124,8 @@ def deal(
     row: int, chosen: int, gpus: int, out: Table, J: Table, N: Table, C: Ints,
     A: Table, AB: Table, P: Table, PB: Table, layered: bool, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Give the workers of job `row` GPUs on the chosen nodes (those of `A` first, then those of `P`), and its servers the seats that were found."""
+    """Give the workers of job `row` GPUs on the chosen nodes (those of `A` first, then those of `P`), and its servers the seats
+    that were found."""
     cpu, mem = J[c.J_CPU_TASK, row], J[c.J_MEM_TASK, row]
     start = M[M_TASKS]
     t = start
@@ -149,4 +161,3 @@ def free_max(AB: Table, C: Ints, kinds: int) -> int:
                     if AB[row, word] != 0:
                         return free
     return 0
-

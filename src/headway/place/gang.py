@@ -1,6 +1,7 @@
 """Where a gang goes: the four placement kernels, as described in `docs/semantics.md` §3.
 
-They work on *room*, the part of the cluster that may be used: `A` of shape (4, nodes) with the rows free GPUs, mask of free GPUs, free cpus, free memory,
+They work on *room*, the part of the cluster that may be used: `A` of shape (4, nodes) with the rows free GPUs, mask of free
+GPUs, free cpus, free memory,
 and `AB`, the buckets of up nodes by free GPUs (see `core.bitmap`). Choosing changes nothing; dealing takes what was chosen.
 """
 
@@ -98,7 +99,8 @@ def in_rack(A: Table, N: Table, nodes: int, kind: int, rack: int, n: int, gpus: 
 
 @kernel
 def choose_rack(A: Table, N: Table, nodes: int, kind: int, n: int, gpus: int, cpu: int, mem: int, sums: Ints) -> int:
-    """The rack with the smallest room that holds all `n` tasks, else the rack with the largest room; -1 if there is no room at all."""
+    """The rack with the smallest room that holds all `n` tasks, else the rack with the largest room; -1 if there is no room at
+    all."""
     racks = 0
     for node in range(nodes):
         racks = max(racks, N[c.N_RACK, node] + 1)
@@ -130,7 +132,8 @@ def take_count(A: Table, AB: Table, words: int, kind_row: int, node: int, n: int
 def choose(
     mode: int, n: int, gpus: int, cpu: int, mem: int, kind: int, A: Table, AB: Table, N: Table, C: Ints, out: Table
 ) -> int:
-    """Choose nodes of one kind for `n` equal tasks of `gpus` ≥ 1 GPUs. `out` (2, ≥ nodes): node numbers and tasks on each, in order of choice.
+    """Choose nodes of one kind for `n` equal tasks of `gpus` ≥ 1 GPUs. `out` (2, ≥ nodes): node numbers and tasks on each, in
+    order of choice.
 
     Returns how many nodes were chosen, or -1 if the gang does not fit whole. The room is as before.
     """
@@ -207,7 +210,8 @@ def lowest_bits(mask: int, count: int) -> int:
 
 @kernel
 def pick_gpus(idle: int, pool: int, held: int, count: int) -> int:
-    """Which GPUs of a node a task takes: wanted and held by nobody first, then wanted by nobody, then the pool's; lowest first."""
+    """Which GPUs of a node a task takes: wanted and held by nobody first, then wanted by nobody, then the pool's; lowest first.
+    """
     picked = lowest_bits(idle & ~held, count)
     if popcount(picked) < count:
         picked |= lowest_bits(idle & ~picked, count - popcount(picked))
@@ -238,4 +242,3 @@ def give_mask(A: Table, AB: Table, N: Table, C: Ints, node: int, mask: int, cpu:
     A[A_MEM, node] += mem
     if N[c.N_PHASE, node] == UP:
         move(AB, C[c.C_WORDS], N[c.N_KIND, node] * (C[c.C_GPUS_MAX] + 1), node, before, A[A_FREE, node])
-

@@ -1,4 +1,5 @@
-"""Passes: an order of jobs becomes places. *When* is the policy's order, *where* the placement kernel (`docs/semantics.md` §4)."""
+"""Passes: an order of jobs becomes places. *When* is the policy's order, *where* the placement kernel (`docs/semantics.md` §4).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
-from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_RESERVED
+from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_RESERVED, STOPPING, UP
+from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import kernel
 from headway.place.assign import M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
-from headway.place.gang import A_MASK, copy_room, give_mask, lowest_bits, take_mask
+from headway.place.gang import A_FREE, A_MASK, copy_room, give_mask, lowest_bits, take_mask
 from headway.place.shared import place_shared
 
 
@@ -38,7 +40,8 @@ def try_place(
     mode: int, sharing: bool, row: int, J: Table, T: Table, N: Table, C: Ints,
     A: Table, AB: Table, P: Table, PB: Table, layered: bool, GB: Ints, out: Table, O: Table, OT: Table, M: Ints,
 ) -> bool:  # fmt: skip
-    """Place one waiting job in room `A`: whole GPUs or, with `sharing` and where the job allows it, shares of GPUs. Room `P` is kept in step."""
+    """Place one waiting job in room `A`: whole GPUs or, with `sharing` and where the job allows it, shares of GPUs. Room `P` is
+    kept in step."""
     if sharing and J[c.J_SHARE, row]:
         return place_shared(row, J, T, N, C, A, AB, GB, O, OT, M)
     chosen, gpus = choose_for(mode, row, J, N, C, A, AB, out, False, OT, M[M_TASKS])
@@ -87,21 +90,58 @@ def release_room(row: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: 
         give_mask(A, AB, N, C, T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_CPU, t], T[c.T_MEM, t])
 
 
+LEAVING_BITS = 42
+"""Estimated ends are ordered exactly up to 2^42 µs (51 days) from now."""
+
+
+@kernel
+def leaving_keys(J: Table, C: Ints, now: int, keys: Ints) -> int:
+    """Sort keys of placed jobs by (estimated end, row): time from now to the end in the high bits, the row in the low ROW_BITS.
+    Returns how many."""
+    count = 0
+    for row in range(C[c.C_ROWS]):
+        if J[c.J_PLACED, row] and J[c.J_PHASE, row] <= STOPPING:
+            left = min(estimated_end(J, row, now) - now, (1 << LEAVING_BITS) - 1)
+            keys[count] = left << ROW_BITS | row
+            count += 1
+    return count
+
+
+@kernel
+def estimated_end(J: Table, row: int, now: int) -> int:
+    """When a placed job leaves by its estimate (µs): now if it is over it, or not yet up: as if it came up now."""
+    started = J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else now
+    return max(now, started + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0))
+
+
+@kernel
+def free_gpus(A: Table, N: Table, C: Ints) -> int:
+    """Free GPUs of a room on nodes that are up."""
+    free = 0
+    for node in range(C[c.C_NODES]):
+        if N[c.N_PHASE, node] == UP:
+            free += A[A_FREE, node]
+    return free
+
+
 @kernel
 def with_backfill(
-    order: Ints, count: int, mode: int, now: int, depth: int, leaving: Ints, ends: Ints, placed: int,
+    order: Ints, count: int, mode: int, now: int, depth: int, leaving: Ints, placed: int,
     J: Table, T: Table, N: Table, B: Table, C: Ints, A: Table, AB: Table, P: Table, PB: Table, out: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
-    """EASY backfill: the first job that does not fit reserves the place it gets when enough placed jobs have left; later ones may not delay it.
+    """EASY backfill: the first job that does not fit reserves the place it gets when enough placed jobs have left; later ones
+    may not delay it.
 
-    `order` holds the `count` waiting rows; `leaving` the `placed` rows of placed jobs in the order of their estimated `ends` (µs).
+    `order` holds `count` waiting rows (0: as they stand, from the first that waits); `leaving` the sorted keys of the `placed`
+    jobs (`leaving_keys`).
     Returns the row of the head that waits, or -1.
     """
     copy_room(N, B, C, A, AB)
-    i = 0
+    i = C[c.C_FIRST_WAITING] if count == 0 else 0
+    stop = C[c.C_ROWS] if count == 0 else count
     head = -1
-    while i < count:
-        row = order[i]
+    while i < stop:
+        row = i if count == 0 else order[i]
         i += 1
         if not may_start(J, row, now, M):
             continue
@@ -109,29 +149,37 @@ def with_backfill(
             say_why(O, M, J, row, R_NO_ROOM, J[c.J_GPUS, row], free_max(AB, C, -1))
             head = row
             break
-    if head < 0 or i == count:
+    free = free_gpus(A, N, C)
+    if head < 0 or i == stop or (free == 0 and C[c.C_WAITING_CPU] == 0):
         return head
-    shadow = reserve(head, mode, now, leaving, ends, placed, J, T, N, C, A, AB, P, PB, out, O, OT, M)
+    shadow = reserve(head, mode, now, leaving, placed, free, J, T, N, C, A, AB, P, PB, out, O, OT, M)
     looked = 0
-    while i < count and looked < depth:
-        row = order[i]
+    while i < stop and looked < depth and (free > 0 or C[c.C_WAITING_CPU] > 0):
+        row = i if count == 0 else order[i]
         i += 1
         if not may_start(J, row, now, M):
             continue
         looked += 1
+        if J[c.J_GPUS, row] > free:
+            continue
         if now + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0) <= shadow:
-            try_place(mode, False, row, J, T, N, C, A, AB, P, PB, True, out[2], out, O, OT, M)
-        elif not try_place(mode, False, row, J, T, N, C, P, PB, A, AB, True, out[2], out, O, OT, M):
-            say_why(O, M, J, row, R_RESERVED, J[c.J_GPUS, row], 0)
+            done = try_place(mode, False, row, J, T, N, C, A, AB, P, PB, True, out[2], out, O, OT, M)
+        else:
+            done = try_place(mode, False, row, J, T, N, C, P, PB, A, AB, True, out[2], out, O, OT, M)
+            if not done:
+                say_why(O, M, J, row, R_RESERVED, J[c.J_GPUS, row], 0)
+        if done:
+            free -= J[c.J_GPUS, row]
     return head
 
 
 @kernel
 def reserve(
-    head: int, mode: int, now: int, leaving: Ints, ends: Ints, placed: int,
+    head: int, mode: int, now: int, leaving: Ints, placed: int, free: int,
     J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, P: Table, PB: Table, out: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
-    """When the head will fit: its shadow time (µs; NEVER if it would not). Room `P` is then what is free now (`A`) without the GPUs reserved for it.
+    """When the head will fit: its shadow time (µs; NEVER if it would not). Room `P` is then what is free now (`A`) without the
+    GPUs reserved for it.
 
     Jobs placed in this round leave too, `estimate − run time` from now; they are merged with the others by (end, number).
     """
@@ -153,17 +201,22 @@ def reserve(
     shadow, chosen, gpus = c.NEVER, -1, 0
     old, new = 0, 0
     while old < placed or new < news:
-        if new == news or (old < placed and (ends[old] < fresh[new, 0] or (ends[old] == fresh[new, 0] and leaving[old] < fresh[new, 1]))):
-            release_room(leaving[old], J, T, N, C, P, PB)
-            end = ends[old]
-            old += 1
-        else:
-            row, i = fresh[new, 1], fresh[new, 2]
+        row, end = -1, c.NEVER
+        if old < placed:
+            row = leaving[old] & ROW_MASK
+            end = estimated_end(J, row, now)
+        if new < news and (row < 0 or fresh[new, 0] < end or (fresh[new, 0] == end and fresh[new, 1] < row)):
+            end, row, i = fresh[new, 0], fresh[new, 1], fresh[new, 2]
             for k in range(O[i, c.O_TASKS]):
                 t = O[i, c.O_TASK0] + k
                 give_mask(P, PB, N, C, OT[t, 0], OT[t, 1], T[c.T_CPU, J[c.J_TASK0, row] + k], T[c.T_MEM, J[c.J_TASK0, row] + k])
-            end = fresh[new, 0]
             new += 1
+        else:
+            release_room(row, J, T, N, C, P, PB)
+            old += 1
+        free += J[c.J_GPUS, row]
+        if free < J[c.J_GPUS, head]:
+            continue
         chosen, gpus = choose_for(mode, head, J, N, C, P, PB, out, False, OT, M[M_TASKS])
         if chosen > 0:
             shadow = end

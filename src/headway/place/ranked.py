@@ -1,17 +1,17 @@
-"""The preemptive pass: the best-ranked jobs that the cluster can hold run, and others give way only where that makes room (`docs/semantics.md` §4)."""
+"""The preemptive pass: the best-ranked jobs that the cluster can hold run, and others give way only where that makes room
+(`docs/semantics.md` §4)."""
 
 from __future__ import annotations
 
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_NOT_CONSOLIDATED, R_PREEMPTED, UP
+from headway.core.columns import ROW_MASK
 from headway.core.jit import ctz, kernel
-from headway.place.assign import M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
+from headway.place.assign import M_MORE, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_MEM, copy_room, take_mask
 from headway.place.passes import may_start, release_room, say_why
 
-ROW_BITS = 21
-ROW_MASK = (1 << ROW_BITS) - 1
 NOBODY, NOT_SELECTED, SELECTED, POOLED, EVICTED = 0, 1, 2, 3, 4
 
 
@@ -26,58 +26,82 @@ def on_up_nodes(row: int, J: Table, T: Table, N: Table) -> bool:
 
 @kernel
 def select(
-    order: Ints, count: int, now: int, J: Table, T: Table, N: Table, C: Ints, mark: Ints, waiting: Ints, victims: Ints, left: Ints, M: Ints
-) -> tuple[int, int]:
-    """Selection by count, best rank first. Fills `mark` (a row's part in this pass), `waiting` (selected rows without a place, by rank) and
-    `victims` (placed rows that were not selected, by rank); returns how many of each."""
+    placed: Ints, placed_count: int, waiting: Ints, sorted_count: int, waiting_count: int, now: int,
+    J: Table, T: Table, N: Table, C: Ints, mark: Ints, chosen: Ints, victims: Ints, left: Ints, M: Ints,
+) -> tuple[int, int]:  # fmt: skip
+    """Selection by count, best rank first, merging the sorted keys of placed jobs with the sorted best of the waiting ones.
+
+    Fills `mark` (a placed row's part in this pass), `chosen` (selected waiting rows, by rank) and `victims` (placed rows that
+    were not selected, by rank); returns how many
+    of each. M[M_MORE] is set if capacity was left when the sorted waiting keys ran out, but there are more of them.
+    """
     kinds = C[c.C_KINDS]
     for kind in range(kinds):
         left[kind] = 0
+    capacity = 0
     for node in range(C[c.C_NODES]):
         if N[c.N_PHASE, node] == UP:
             left[N[c.N_KIND, node]] += N[c.N_GPUS, node]
-    chosen, unselected = 0, 0
-    for i in range(count):
-        row = order[i] & ROW_MASK
-        gpus = J[c.J_GPUS, row]
-        mark[row] = NOBODY
-        if J[c.J_PLACED, row]:
+            capacity += N[c.N_GPUS, node]
+    selected, unselected, i, k = 0, 0, 0, 0
+    while i < placed_count or (k < sorted_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0)):
+        if k >= sorted_count or (i < placed_count and placed[i] < waiting[k]):
+            row = placed[i] & ROW_MASK
+            i += 1
+            if k == sorted_count and sorted_count < waiting_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0):
+                M[M_MORE] = 1
+                return 0, 0
+            mark[row] = NOBODY
             if not on_up_nodes(row, J, T, N):
                 continue
-            kind = N[c.N_KIND, T[c.T_NODE, J[c.J_TASK0, row]]]
+            gpus, kind = J[c.J_GPUS, row], N[c.N_KIND, T[c.T_NODE, J[c.J_TASK0, row]]]
             if gpus <= left[kind]:
                 left[kind] -= gpus
+                capacity -= gpus
                 mark[row] = SELECTED
             else:
                 mark[row] = NOT_SELECTED
                 victims[unselected] = row
                 unselected += 1
-        elif may_start(J, row, now, M):
-            best = -1
+            continue
+        row = waiting[k] & ROW_MASK
+        k += 1
+        if not may_start(J, row, now, M):
+            continue
+        gpus, best = J[c.J_GPUS, row], -1
+        if gpus:
             for kind in range(kinds):
-                if gpus and (J[c.J_KIND_MASK, row] >> kind) & 1 and (best < 0 or left[kind] > left[best]):
+                if (J[c.J_KIND_MASK, row] >> kind) & 1 and (best < 0 or left[kind] > left[best]):
                     best = kind
-            if gpus == 0 or (best >= 0 and gpus <= left[best]):
-                if gpus:
-                    left[best] -= gpus
-                mark[row] = SELECTED
-                waiting[chosen] = row
-                chosen += 1
-    return chosen, unselected
+            if best < 0 or gpus > left[best]:
+                continue
+            left[best] -= gpus
+            capacity -= gpus
+        chosen[selected] = row
+        selected += 1
+    if k == sorted_count and sorted_count < waiting_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0):
+        M[M_MORE] = 1
+    return selected, unselected
 
 
 @kernel
 def by_rank(
-    order: Ints, count: int, mode: int, skew: int, now: int, J: Table, T: Table, N: Table, G: Table, B: Table, C: Ints,
-    A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, waiting: Ints, victims: Ints, O: Table, OT: Table, M: Ints,
+    placed_keys: Ints, placed_count: int, waiting_keys: Ints, sorted_count: int, waiting_count: int, mode: int, skew: int, now: int,
+    J: Table, T: Table, N: Table, B: Table, C: Ints,
+    A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, chosen: Ints, victims: Ints, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Place the selected jobs, letting victims join the pool from the lowest rank up, one at a time, only while a job does not fit without.
+    """Place the selected jobs, letting victims join the pool from the lowest rank up, one at a time, only while a job does not
+    fit without.
 
-    `order`: `count` keys, ascending, whose lowest ROW_BITS bits are the row. `owner`: scratch, one per GPU. `mark`, `waiting`, `victims`: scratch, one per row.
+    Keys hold the row in their lowest ROW_BITS bits and are sorted: all of the placed, the best `sorted_count` of the waiting.
+    If these turn out too few, M[M_MORE] is
+    set and nothing is done. `owner`: scratch, one per GPU. `mark`, `chosen`, `victims`: scratch, one per row.
     """
-    chosen_jobs, lowest = select(order, count, now, J, T, N, C, mark, waiting, victims, out[5], M)
+    chosen_jobs, lowest = select(
+        placed_keys, placed_count, waiting_keys, sorted_count, waiting_count, now, J, T, N, C, mark, chosen, victims, out[5], M
+    )
     M[M_UNSELECTED] = lowest
-    if chosen_jobs == 0:
+    if chosen_jobs == 0 or M[M_MORE]:
         return
     copy_room(N, B, C, A, AB)
     nodes = C[c.C_NODES]
@@ -88,7 +112,7 @@ def by_rank(
     layered = False
     next_victim = lowest - 1
     for k in range(chosen_jobs):
-        row = waiting[k]
+        row = chosen[k]
         strict = J[c.J_SKEW, row] >= skew
         placed = False
         nodes_chosen, gpus = choose_for(mode, row, J, N, C, A, AB, out, strict, OT, M[M_TASKS])
@@ -108,7 +132,9 @@ def by_rank(
                     if nodes_chosen > 0:
                         start = M[M_TASKS]
                         deal(row, nodes_chosen, gpus, out, J, N, C, A, AB, P, PB, True, O, OT, M)
-                        evict_losers(start, M[M_TASKS], victims, lowest - 1, next_victim + 1, J, T, N, C, A, AB, owner, mark, O, OT, M)
+                        evict_losers(
+                            start, M[M_TASKS], victims, lowest - 1, next_victim + 1, J, T, N, C, A, AB, owner, mark, O, OT, M
+                        )
                         placed = True
                         break
                 if next_victim < 0:
@@ -152,7 +178,8 @@ def evict_losers(
     start: int, stop: int, victims: Ints, last: int, first: int, J: Table, T: Table, N: Table, C: Ints,
     A: Table, AB: Table, owner: Ints, mark: Ints, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Release whole every victim that lost a GPU to the tasks `start … stop - 1`, then, node by node, those whose cpus or memory are needed.
+    """Release whole every victim that lost a GPU to the tasks `start … stop - 1`, then, node by node, those whose cpus or
+    memory are needed.
 
     The victims in the pool are `victims[first … last]`, the lowest rank last.
     """

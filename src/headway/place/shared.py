@@ -12,7 +12,8 @@ from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, give_mask, take_mas
 
 @kernel
 def find_share(milli: int, kinds: int, cpu: int, mem: int, N: Table, C: Ints, A: Table, GB: Ints) -> tuple[int, int]:
-    """The GPU for a share of `milli`: the fullest one that is shared already and has room for it, else the lowest empty one. (-1, -1): none.
+    """The GPU for a share of `milli`: the fullest one that is shared already and has room for it, else the lowest empty one.
+    (-1, -1): none.
 
     A GPU in company is filled up to the cluster's share limit only; a lone task may take a GPU to its whole.
     """
@@ -37,7 +38,8 @@ def find_share(milli: int, kinds: int, cpu: int, mem: int, N: Table, C: Ints, A:
 def place_shared(
     row: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, GB: Ints, O: Table, OT: Table, M: Ints
 ) -> bool:
-    """Place a job task by task, fractions of GPUs side by side with others'. `GB`: milli booked on each GPU, kept in step. All or nothing."""
+    """Place a job task by task, fractions of GPUs side by side with others'. `GB`: milli booked on each GPU, kept in step. All
+    or nothing."""
     start = M[M_TASKS]
     first, tasks = J[c.J_TASK0, row], J[c.J_TASKS, row]
     done = 0

@@ -9,30 +9,20 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints
-from headway.core.columns import Op
-from headway.core.plan import Draft, Plan
+from headway.core.plan import EMPTY_COUNTS, Draft, Plan
 from headway.core.view import ClusterView
-from headway.place.assign import M_OVERRIDES, M_UNPLACED, M_UNSELECTED
-from headway.place.passes import in_order, with_backfill
-from headway.place.ranked import ROW_BITS, by_rank
+from headway.place.assign import M_MORE, M_OVERRIDES, M_UNPLACED, M_UNSELECTED
+from headway.place.passes import in_order, leaving_keys, with_backfill
+from headway.place.ranked import by_rank
 from headway.policies.params import Common, param
+from headway.policies.ranks import placed_crossing, remaining_keys, service_keys
 
 US = 1_000_000
 SRTF_UNIT_US = 10_000
 """Remaining times closer than this rank as equal (10 ms)."""
-KEY_BITS = 34
-KEY_MAX = (1 << KEY_BITS) - 1
+BEST = 1024
+"""How many waiting jobs are sorted at first; seldom are more needed to fill a cluster."""
 NO_ORDER: Ints = np.zeros(0, np.int64)
-
-
-def ranked(view: ClusterView, rows: Ints, keys: Ints) -> Ints:
-    """Rows in order, packed for `by_rank`: priority (higher first), then key (lower first, cut at KEY_MAX), then arrival."""
-    J = view.state.J
-    packed = np.minimum(keys, KEY_MAX) << ROW_BITS | rows
-    if view.state.C[c.C_PRIORITY_MIN] != view.state.C[c.C_PRIORITY_MAX]:
-        packed |= (100 - J[c.J_PRIORITY, rows]) << (ROW_BITS + KEY_BITS)
-    packed.sort()
-    return packed
 
 
 def waiting_in_order(view: ClusterView) -> Ints:
@@ -43,31 +33,32 @@ def waiting_in_order(view: ClusterView) -> Ints:
     return rows[np.argsort(-view.state.J[c.J_PRIORITY, rows], kind="stable")]
 
 
-def place_by_rank(view: ClusterView, order: Ints, kernel: int, skew_ppm: int = c.NEVER) -> Draft:
-    """The preemptive pass over packed ranks; the draft wakes at once if the pass left something undone that time alone may change."""
+def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, skew_ppm: int = c.NEVER) -> Draft:
+    """The preemptive pass over the keys in the scratch (`placed` and `waiting` many); the draft wakes at once if something was
+    left undone that time
+    alone may change."""
     draft = view.draft()
     s, st = draft.scratch, view.state
-    by_rank(
-        order, len(order), kernel, skew_ppm, view.now_us, st.J, st.T, st.N, st.G, st.B, st.C, s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark,
-        s.waiting, s.victims, s.O, s.OT, s.M,
-    )  # fmt: skip
-    if s.M[M_UNPLACED] or s.M[M_UNSELECTED]:
+    s.keys_placed[:placed].sort()
+    keys = s.keys_waiting[:waiting]
+    best = waiting
+    if waiting > 2 * BEST:
+        best = BEST
+        keys.partition(best)
+    keys[:best].sort()
+    while True:
+        by_rank(
+            s.keys_placed, placed, s.keys_waiting, best, waiting, kernel, skew_ppm, view.now_us, st.J, st.T, st.N, st.B, st.C,
+            s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.waiting, s.victims, s.O, s.OT, s.M,
+        )  # fmt: skip
+        if not s.M.item(M_MORE):
+            break
+        keys.sort()
+        best = waiting
+        s.M[:] = EMPTY_COUNTS
+    if s.M.item(M_UNPLACED) or s.M.item(M_UNSELECTED):
         draft.wake_at_us(view.now_us)
     return draft
-
-
-def wake_at_crossing(draft: Draft, view: ClusterView, rows: Ints, service: Ints, limits: Ints) -> None:
-    """Wake when the first job that runs, or is placed by this draft, will have got its limit of service (GPU·µs; NEVER: none)."""
-    J, s = view.state.J, draft.scratch
-    milli = np.where(J[c.J_STARTED_AT, rows] >= 0, J[c.J_HELD_MILLI, rows], 0)
-    overrides = s.O[: s.M[M_OVERRIDES]]
-    new = overrides[overrides[:, c.O_OP] == Op.PLACE, c.O_ROW]
-    placed = np.searchsorted(rows, new)
-    milli[placed] = J[c.J_GPUS, new] * c.WHOLE
-    runs = (milli > 0) & (limits < c.NEVER)
-    if runs.any():
-        need = limits[runs] - service[runs]
-        draft.wake_at_us(int(view.now_us + (-(-need * 1000 // milli[runs])).min()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,28 +104,20 @@ class FifoBackfill:
         if view.waiting == 0:
             return draft.plan()
         s, st = draft.scratch, view.state
-        order = waiting_in_order(view)
-        placed = view.placed_rows()
-        ends = estimated_ends_us(view, placed)
-        by_end = np.argsort(ends, kind="stable")
-        leaving, ends = placed[by_end], ends[by_end]
+        equal = st.C[c.C_PRIORITY_MIN] == st.C[c.C_PRIORITY_MAX]
+        order = NO_ORDER if equal else waiting_in_order(view)
+        placed = leaving_keys(st.J, st.C, view.now_us, s.keys_placed)
+        leaving = s.keys_placed[:placed]
+        leaving.sort()
         head = with_backfill(
-            order, len(order), self.params.kernel, view.now_us, self.params.depth, leaving, ends, len(placed), st.J, st.T, st.N, st.B, st.C,
+            order, len(order), self.params.kernel, view.now_us, self.params.depth, s.keys_placed, placed, st.J, st.T, st.N, st.B, st.C,
             s.A, s.AB, s.P, s.PB, s.out, s.O, s.OT, s.M,
         )  # fmt: skip
         if head >= 0:
-            later = np.searchsorted(ends, view.now_us, side="right")
-            if later < len(ends):
-                draft.wake_at_us(int(ends[later]))
+            later = int(np.searchsorted(leaving, 1 << c.ROW_BITS))
+            if later < placed:
+                draft.wake_at_us(view.now_us + (int(leaving[later]) >> c.ROW_BITS))
         return draft.plan()
-
-
-def estimated_ends_us(view: ClusterView, rows: Ints) -> Ints:
-    """When placed jobs leave, by their estimates: now for those that are over it (µs)."""
-    J = view.state.J
-    started = J[c.J_STARTED_AT, rows]
-    begin = np.where(started >= 0, started, view.now_us)
-    return np.maximum(view.now_us, begin + np.maximum(J[c.J_ESTIMATE, rows] - J[c.J_RUN, rows], 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +130,9 @@ class Srtf:
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()
-        rows = view.ranked_rows()
-        left = np.maximum(view.state.J[c.J_ESTIMATE, rows] - view.run_us(rows), 0) // SRTF_UNIT_US
-        return place_by_rank(view, ranked(view, rows, left), self.params.kernel).plan()
+        st = view.state
+        placed, waiting = remaining_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, st.scratch.keys_placed, st.scratch.keys_waiting)
+        return place_by_rank(view, placed, waiting, self.params.kernel).plan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +145,9 @@ class OracleSrtf(Srtf):
 
 @dataclass(frozen=True, slots=True)
 class LasParams(Common):
-    quantum: float = param(3600.0, "GPU-seconds of service within which jobs rank as equal; more than a restart costs a gang", low=1e-3)
+    quantum: float = param(
+        3600.0, "GPU-seconds of service within which jobs rank as equal; more than a restart costs a gang", low=1e-3
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +160,20 @@ class Las:
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()
-        rows = view.ranked_rows()
-        quantum = round(self.params.quantum * US)
-        attained = view.attained_us(rows)
-        keys = attained // quantum
-        draft = place_by_rank(view, ranked(view, rows, keys), self.params.kernel)
-        wake_at_crossing(draft, view, rows, attained, (keys + 1) * quantum)
-        return draft.plan()
+        return serve_least(view, round(self.params.quantum * US), NO_ORDER, 0, NO_ORDER, self.params.kernel, c.NEVER)
+
+
+def serve_least(
+    view: ClusterView, quantum: int, thresholds: Ints, promote: int, within: Ints, kernel: int, skew_ppm: int
+) -> Plan:
+    """The preemptive pass by attained service, waking when a rank changes. See `ranks.service_keys` for the arguments (GPU·µs).
+    """
+    st = view.state
+    s = st.scratch
+    placed, waiting, wake = service_keys(
+        st.J, st.C, view.now_us, quantum, thresholds, promote, within, s.keys_placed, s.keys_waiting
+    )
+    draft = place_by_rank(view, placed, waiting, kernel, skew_ppm)
+    draft.wake_at_us(wake)
+    draft.wake_at_us(placed_crossing(s.O, s.M.item(M_OVERRIDES), st.J, view.now_us, quantum, thresholds, promote))
+    return draft.plan()

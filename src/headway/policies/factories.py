@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from headway.core.policy import Policy
-from headway.policies import classic, tiresias as tiresias_module
+from headway.policies import classic
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
+from headway.policies.tiresias import Tiresias, TiresiasGittins, TiresiasParams
 
 
 def _entry(name: str, policy: Any, params: type[Any], *, oracle: bool = False, preempts: bool = False) -> Entry:
@@ -40,4 +41,8 @@ def las() -> Entry:
 
 
 def tiresias() -> Entry:
-    return _entry("tiresias", tiresias_module.Tiresias, tiresias_module.TiresiasParams, preempts=True)
+    def make(params: TiresiasParams) -> Tiresias:
+        return TiresiasGittins(params) if params.variant == "gittins" else Tiresias(params)
+
+    make.__doc__ = Tiresias.__doc__
+    return _entry("tiresias", make, TiresiasParams, preempts=True)

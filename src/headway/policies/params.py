@@ -69,5 +69,6 @@ def _value(policy: str, key: str, word: str, default: Any, meta: Any) -> Any:
 def describe(cls: type[Any]) -> list[tuple[str, Any, str]]:
     """(name, default, meaning) of every parameter."""
     return [
-        (f.name, None if f.default is MISSING else f.default, " | ".join(f.metadata["choices"]) or f.metadata["doc"]) for f in fields(cls)
+        (f.name, None if f.default is MISSING else f.default, " | ".join(f.metadata["choices"]) or f.metadata["doc"])
+        for f in fields(cls)
     ]

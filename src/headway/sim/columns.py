@@ -15,7 +15,23 @@ FUTURE, IDLE, STARTING, RUNNING, SAVING, BROKEN, DONE = range(7)
 """Status of a job in the world. BROKEN: a node of it is lost, survivors wait to be told to stop."""
 
 # A task: where its processes are, what they use, its neighbours on the node (a doubly linked list), the usage interval.
-P_JOB, P_NODE, P_MASK, P_BOOK, P_GPU, P_CPU, P_MEM, P_NET, P_NEXT, P_PREV, P_VERSION, P_REQ_GPU, P_REQ_CPU, P_REQ_MEM, P_REQ_NET = range(15)
+(
+    P_JOB,
+    P_NODE,
+    P_MASK,
+    P_BOOK,
+    P_GPU,
+    P_CPU,
+    P_MEM,
+    P_NET,
+    P_NEXT,
+    P_PREV,
+    P_VERSION,
+    P_REQ_GPU,
+    P_REQ_CPU,
+    P_REQ_MEM,
+    P_REQ_NET,
+) = range(15)
 WORLD_TASK_COLUMNS = 15
 # A node and a GPU (int64): usage sums, first task on the node, whether it is up; and the slow-down factors (float64).
 V_CPU, V_NET, V_HEAD, V_UP, V_GPU0, V_GPUS, V_CPU_MAX, V_NET_MAX = range(8)
@@ -25,8 +41,35 @@ D_BOOKED, D_TASKS, D_USED = range(3)
 # Events to come: (time, rank · 2^40 + id, version, what)
 H_T, H_KEY, H_VERSION, H_WHAT = range(4)
 RANK_BITS = 40
-RANK_NODE_DOWN, RANK_NODE_UP, RANK_ENDED, RANK_STOPPED, RANK_STARTED, RANK_OBSERVED, RANK_SUBMITTED, RANK_CANCELLED, RANK_USAGE = range(9)
+(
+    RANK_NODE_DOWN,
+    RANK_NODE_UP,
+    RANK_ENDED,
+    RANK_STOPPED,
+    RANK_STARTED,
+    RANK_OBSERVED,
+    RANK_SUBMITTED,
+    RANK_CANCELLED,
+    RANK_USAGE,
+) = range(9)
 
 # Counters of the world.
-X_HEAP, X_ARRIVED, X_NOW, X_OUT, X_OUT_POOL, X_ERROR, X_ERROR_JOB, X_SLOW, X_SEED, X_JITTER, X_HOLD, X_FAIL, X_LATENCY, X_LIVE, X_STALE, X_NEXT = range(16)
+(
+    X_HEAP,
+    X_ARRIVED,
+    X_NOW,
+    X_OUT,
+    X_OUT_POOL,
+    X_ERROR,
+    X_ERROR_JOB,
+    X_SLOW,
+    X_SEED,
+    X_JITTER,
+    X_HOLD,
+    X_FAIL,
+    X_LATENCY,
+    X_LIVE,
+    X_STALE,
+    X_NEXT,
+) = range(16)
 WORLD_COUNTERS = 16

@@ -1,4 +1,5 @@
-"""Faults of the world and of the way to it: a seeded plan of lost nodes, failed starts, and late, repeated, reordered and lost reports."""
+"""Faults of the world and of the way to it: a seeded plan of lost nodes, failed starts, and late, repeated, reordered and lost
+reports."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from headway.core.reconcile import Found
 from headway.sim.kernels import BREAKS, FREES
 from headway.sim.world import World
 
-REPORTS = frozenset({EventKind.STARTED, EventKind.START_FAILED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.OBSERVED, EventKind.USAGE})
+REPORTS = frozenset(
+    {EventKind.STARTED, EventKind.START_FAILED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.OBSERVED, EventKind.USAGE}
+)
 WEIGHT = {kind: FREES for kind in (EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED)}
 WEIGHT |= {kind: BREAKS for kind in (EventKind.NODE_DOWN, EventKind.NODE_UP, EventKind.CANCEL_REQUESTED)}
 US = 1_000_000
@@ -62,7 +65,8 @@ class Faults:
 
 
 class FaultyLink:
-    """A world seen through an unreliable network: the same interface as `World`, with reports that come late, twice, in another order, or not at all.
+    """A world seen through an unreliable network: the same interface as `World`, with reports that come late, twice, in another
+    order, or not at all.
 
     Submissions, cancellations and node reports come through. A lost report is found by the next reconciliation.
     """

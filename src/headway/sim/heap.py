@@ -1,4 +1,5 @@
-"""A binary heap of events to come, ordered by (time, rank and id). Entries that became void are left in it and skipped by their version."""
+"""A binary heap of events to come, ordered by (time, rank and id). Entries that became void are left in it and skipped by their
+version."""
 
 from __future__ import annotations
 

@@ -1,24 +1,110 @@
-"""The world's two kernels: `advance` lets time pass and reports what happens, `execute` carries out what the scheduler asks for."""
+"""The world's two kernels: `advance` lets time pass and reports what happens, `execute` carries out what the scheduler asks
+for."""
 
 from __future__ import annotations
 
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
 from headway.core.codes import (
-    K_CANCEL, K_COMPLETED, K_NODE_DOWN, K_NODE_UP, K_OBSERVED, K_REJECTED, K_START, K_START_FAILED, K_STARTED, K_STOP, K_STOPPED,
-    K_SUBMITTED, K_USAGE, R_LARGER, R_NODE_LOST,
+    K_CANCEL,
+    K_COMPLETED,
+    K_NODE_DOWN,
+    K_NODE_UP,
+    K_OBSERVED,
+    K_REJECTED,
+    K_START,
+    K_START_FAILED,
+    K_STARTED,
+    K_STOP,
+    K_STOPPED,
+    K_SUBMITTED,
+    K_USAGE,
+    R_LARGER,
+    R_NODE_LOST,
 )  # fmt: skip
 from headway.core.jit import ctz, kernel
 from headway.sim.columns import (
-    BROKEN, D_BOOKED, DONE, F_DONE, F_RATE, FUTURE, H_KEY, H_T, H_VERSION, H_WHAT, IDLE, P_BOOK, P_CPU, P_GPU, P_JOB, P_MASK, P_MEM,
-    P_NET, P_NEXT, P_NODE, P_VERSION, RANK_BITS, RANK_STARTED, RANK_STOPPED, RANK_USAGE, RUNNING, SAVING, STARTING, V_GPU0, V_GPUS,
-    V_HEAD, V_UP, W_ATTEMPT, W_EVERY, W_RESTORE, W_ROOM, W_RUNS, W_SAVE, W_SAVED, W_SINCE, W_STATUS, W_STOP_REASON, W_TASK0,
-    W_TASKS, W_UNITS, W_VERSION, W_WORK, X_ARRIVED, X_ERROR, X_ERROR_JOB, X_FAIL, X_HEAP, X_JITTER, X_LATENCY, X_LIVE, X_NOW,
-    X_NEXT, X_OUT, X_OUT_POOL, X_SEED, X_STALE,
+    BROKEN,
+    D_BOOKED,
+    DONE,
+    F_DONE,
+    F_RATE,
+    FUTURE,
+    H_KEY,
+    H_T,
+    H_VERSION,
+    H_WHAT,
+    IDLE,
+    P_BOOK,
+    P_CPU,
+    P_GPU,
+    P_JOB,
+    P_MASK,
+    P_MEM,
+    P_NET,
+    P_NEXT,
+    P_NODE,
+    P_VERSION,
+    RANK_BITS,
+    RANK_STARTED,
+    RANK_STOPPED,
+    RANK_USAGE,
+    RUNNING,
+    SAVING,
+    STARTING,
+    V_GPU0,
+    V_GPUS,
+    V_HEAD,
+    V_UP,
+    W_ATTEMPT,
+    W_EVERY,
+    W_RESTORE,
+    W_ROOM,
+    W_RUNS,
+    W_SAVE,
+    W_SAVED,
+    W_SINCE,
+    W_STATUS,
+    W_STOP_REASON,
+    W_TASK0,
+    W_TASKS,
+    W_UNITS,
+    W_VERSION,
+    W_WORK,
+    X_ARRIVED,
+    X_ERROR,
+    X_ERROR_JOB,
+    X_FAIL,
+    X_HEAP,
+    X_JITTER,
+    X_LATENCY,
+    X_LIVE,
+    X_NEXT,
+    X_NOW,
+    X_OUT,
+    X_OUT_POOL,
+    X_SEED,
+    X_STALE,
 )  # fmt: skip
 from headway.sim.heap import pop, push
 from headway.sim.physics import (
-    CANCEL, ENDS, NODE_DOWN, NODE_UP, PPM, SAVED, STARTS, UNIT, USE, change_usage, draw_usage, link, mix, progress, rate_of, refresh, schedule,
+    CANCEL,
+    ENDS,
+    NODE_DOWN,
+    NODE_UP,
+    PPM,
+    SAVED,
+    STARTS,
+    UNIT,
+    USE,
+    change_usage,
+    draw_usage,
+    link,
+    mix,
+    progress,
+    rate_of,
+    refresh,
+    schedule,
     unlink,
 )  # fmt: skip
 
@@ -40,7 +126,9 @@ def emit(X: Ints, E: Table, t: int, kind: int, subject: int, attempt: int, a: in
 
 
 @kernel
-def free_places(X: Ints, H: Table, job: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats) -> None:
+def free_places(
+    X: Ints, H: Table, job: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats
+) -> None:
     """The processes of a job are gone from the world."""
     for p in range(W[W_TASK0, job], W[W_TASK0, job] + W[W_TASKS, job]):
         unlink(p, P, V, D)
@@ -75,7 +163,9 @@ def report_stopped(X: Ints, E: Table, job: int, t: int, W: Table, WF: Floats) ->
 
 
 @kernel
-def lose_node(X: Ints, H: Table, E: Table, node: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats) -> None:
+def lose_node(
+    X: Ints, H: Table, E: Table, node: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats
+) -> None:
     """Every process on the node dies. Jobs that were saving are gone at once; others are broken until they are told to stop.
 
     What ends or is saved at this very instant counts as ended and saved.
@@ -108,7 +198,19 @@ def lose_node(X: Ints, H: Table, E: Table, node: int, t: int, W: Table, WF: Floa
 
 @kernel
 def come_up(
-    X: Ints, H: Table, E: Table, pool: Ints, job: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats
+    X: Ints,
+    H: Table,
+    E: Table,
+    pool: Ints,
+    job: int,
+    t: int,
+    W: Table,
+    WF: Floats,
+    P: Table,
+    V: Table,
+    D: Table,
+    VF: Floats,
+    DF: Floats,
 ) -> None:
     """All tasks of the gang are up: it restores (from its second attempt on) and then works."""
     W[W_STATUS, job] = RUNNING
@@ -198,7 +300,8 @@ def advance(
     submitted: Ints, spec: Table, details: Ints, detail_at: Ints, rejected: Ints,
     W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats,
 ) -> bool:  # fmt: skip
-    """Let time pass up to and including `until` (µs), or to the end of the first instant at which something of at least `stop_on` happens.
+    """Let time pass up to and including `until` (µs), or to the end of the first instant at which something of at least
+    `stop_on` happens.
 
     Reports go to `E` and `pool` in order. False: there is no room for more reports; call again with an empty buffer.
     """
@@ -269,7 +372,12 @@ def start_job(
     W[W_TASKS, job] = tasks
     for k in range(tasks):
         p = W[W_TASK0, job] + k
-        P[P_JOB, p], P[P_NODE, p], P[P_MASK, p], P[P_BOOK, p] = job, pool[at + c.PLACE * k], pool[at + c.PLACE * k + 1], pool[at + c.PLACE * k + 2]
+        P[P_JOB, p], P[P_NODE, p], P[P_MASK, p], P[P_BOOK, p] = (
+            job,
+            pool[at + c.PLACE * k],
+            pool[at + c.PLACE * k + 1],
+            pool[at + c.PLACE * k + 2],
+        )
         rest = P[P_MASK, p]
         while rest != 0:
             g = V[V_GPU0, P[P_NODE, p]] + ctz(rest)
@@ -298,7 +406,8 @@ def stop_job(
     X: Ints, H: Table, E: Table, t: int, job: int, attempt: int, reason: int,
     W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats,
 ) -> None:  # fmt: skip
-    """Tell a gang to stop. One that is not running in that attempt any more is left alone: its end is on its way to the scheduler."""
+    """Tell a gang to stop. One that is not running in that attempt any more is left alone: its end is on its way to the
+    scheduler."""
     status = W[W_STATUS, job]
     if attempt != W[W_ATTEMPT, job] or status in (IDLE, DONE, FUTURE):
         X[X_STALE] += 1
@@ -329,16 +438,15 @@ def execute(
     requests: Table, pool: Ints, t: int, submitted: Ints, X: Ints, H: Table, E: Table, out_pool: Ints,
     W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats,
 ) -> None:  # fmt: skip
-    """Carry out the start and stop requests among a round's events, in order. What is wrong in the world's own eyes goes to X_ERROR."""
+    """Carry out the start and stop requests among a round's events, in order. What is wrong in the world's own eyes goes to
+    X_ERROR."""
     at = 0
     X[X_OUT], X[X_OUT_POOL] = 0, 0
     X[X_NOW] = max(X[X_NOW], t)
     for i in range(requests.shape[0]):
         kind, job, size = requests[i, c.E_KIND], requests[i, c.E_ID], requests[i, c.E_POOL]
         if kind == K_START:
-            error = start_job(
-                X, H, E, out_pool, t, job, requests[i, c.E_ATTEMPT], pool, at, size, W, WF, P, V, D, VF, DF
-            )
+            error = start_job(X, H, E, out_pool, t, job, requests[i, c.E_ATTEMPT], pool, at, size, W, WF, P, V, D, VF, DF)
             if error:
                 X[X_ERROR], X[X_ERROR_JOB] = error, job
                 return

@@ -7,9 +7,47 @@ from math import ceil
 from headway.core.arrays import Floats, Ints, Table
 from headway.core.jit import ctz, kernel, popcount
 from headway.sim.columns import (
-    D_TASKS, D_USED, F_DONE, F_RATE, P_CPU, P_GPU, P_JOB, P_MASK, P_MEM, P_NET, P_NEXT, P_NODE, P_PREV, P_REQ_CPU, P_REQ_GPU,
-    P_REQ_MEM, P_REQ_NET, P_VERSION, RANK_BITS, RANK_ENDED, RANK_OBSERVED, RANK_USAGE, RUNNING, V_CPU, V_CPU_MAX, V_GPU0, V_HEAD, V_NET,
-    V_NET_MAX, W_SINCE, W_STATUS, W_TASK0, W_TASKS, W_UNITS, W_VERSION, W_WORK, X_HOLD, X_JITTER, X_NOW, X_SEED, X_SLOW,
+    D_TASKS,
+    D_USED,
+    F_DONE,
+    F_RATE,
+    P_CPU,
+    P_GPU,
+    P_JOB,
+    P_MASK,
+    P_MEM,
+    P_NET,
+    P_NEXT,
+    P_NODE,
+    P_PREV,
+    P_REQ_CPU,
+    P_REQ_GPU,
+    P_REQ_MEM,
+    P_REQ_NET,
+    P_VERSION,
+    RANK_BITS,
+    RANK_ENDED,
+    RANK_OBSERVED,
+    RANK_USAGE,
+    RUNNING,
+    V_CPU,
+    V_CPU_MAX,
+    V_GPU0,
+    V_HEAD,
+    V_NET,
+    V_NET_MAX,
+    W_SINCE,
+    W_STATUS,
+    W_TASK0,
+    W_TASKS,
+    W_UNITS,
+    W_VERSION,
+    W_WORK,
+    X_HOLD,
+    X_JITTER,
+    X_NOW,
+    X_SEED,
+    X_SLOW,
 )  # fmt: skip
 from headway.sim.heap import push
 
@@ -40,7 +78,8 @@ def slow_down(usage: int, capacity: int) -> float:
 
 @kernel
 def draw_usage(X: Ints, P: Table, p: int, job: int, task: int, t: int) -> int:
-    """Set the usage of a task for the interval that holds `t`; returns when the interval ends (µs), or -1 if usage never changes."""
+    """Set the usage of a task for the interval that holds `t`; returns when the interval ends (µs), or -1 if usage never
+    changes."""
     jitter, hold = X[X_JITTER], X[X_HOLD]
     if jitter == 0:
         P[P_GPU, p], P[P_CPU, p], P[P_MEM, p], P[P_NET, p] = P[P_REQ_GPU, p], P[P_REQ_CPU, p], P[P_REQ_MEM, p], P[P_REQ_NET, p]
@@ -141,7 +180,9 @@ def set_rate(X: Ints, H: Table, job: int, t: int, rate: float, W: Table, WF: Flo
 
 
 @kernel
-def refresh(X: Ints, H: Table, p: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats) -> None:
+def refresh(
+    X: Ints, H: Table, p: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats
+) -> None:
     """After a change of usage at task `p`'s place: factors, then the rates of all jobs on that node."""
     if not refactor(X, p, P, V, D, VF, DF):
         return
@@ -184,7 +225,9 @@ def unlink(p: int, P: Table, V: Table, D: Table) -> None:
 
 
 @kernel
-def change_usage(X: Ints, H: Table, p: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats) -> None:
+def change_usage(
+    X: Ints, H: Table, p: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats
+) -> None:
     """A usage interval of task `p` begins."""
     job = P[P_JOB, p]
     add_usage(-1, p, P, V, D)
@@ -193,5 +236,3 @@ def change_usage(X: Ints, H: Table, p: int, t: int, W: Table, WF: Floats, P: Tab
     refresh(X, H, p, t, W, WF, P, V, D, VF, DF)
     if until >= 0:
         push(H, X, until, (RANK_USAGE << RANK_BITS) + p, P[P_VERSION, p], USE)
-
-

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol, cast
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from headway.core.codec import JournalWriter, encode
 from headway.core.columns import EventKind
 from headway.core.events import EventBatch, EventBuffer, concatenate
 from headway.core.plan import Capabilities, Request
-from headway.core.policy import Policy
+from headway.core.policy import Memo, Policy, RemembersPolicy
 from headway.core.reconcile import reconcile
 from headway.core.round import Brains, next_round_us, run_round, settled
 from headway.core.state import State
 from headway.metrics.fold import MetricsFold
-from headway.sim.faults import FaultyLink, Faults
+from headway.sim.faults import Faults, FaultyLink
 from headway.sim.kernels import BREAKS, FREES
 from headway.sim.world import World
 from headway.workloads.cluster import Cluster
@@ -48,7 +48,8 @@ class StuckError(RuntimeError):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a simulation has brought. Times of the clock on the wall and of the processor in seconds, over the simulation proper."""
+    """What a simulation has brought. Times of the clock on the wall and of the processor in seconds, over the simulation
+    proper."""
 
     state: State
     metrics: MetricsFold
@@ -71,7 +72,8 @@ class Simulation:
         sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
         world: World | None = None,
     ) -> None:  # fmt: skip
-        """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from `workload`, `cluster`, `faults`."""
+        """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from
+        `workload`, `cluster`, `faults`."""
         self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
         self.capabilities, self.strict = capabilities, strict
         node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
@@ -84,9 +86,9 @@ class Simulation:
         self.reconcile_us = int(faults.reconcile_s * US) if faults else 0
         self.reconcile_at = self.reconcile_us or c.NEVER
         self.writer = JournalWriter(sinks)
-        fold = getattr(brains.policy, "fold", None)
-        self.fold: Callable[[object, EventBatch], object] | None = fold
-        self.memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
+        remembers = cast(RemembersPolicy, brains.policy) if hasattr(brains.policy, "fold") else None
+        self.fold: Callable[[Memo, EventBatch], Memo] | None = remembers.fold if remembers else None
+        self.memo: Memo = remembers.start() if remembers else None
         self.since_round: list[EventBatch] = []
         self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
         self.rounds = self.skipped = self.refused = 0
@@ -120,94 +122,6 @@ class Simulation:
         if not self.skip and self.live():
             event = min(event, self.last_us + 1) if self.last_us >= 0 and self.interval_us else event
         return next_round_us(self.interval_us, self.last_us, event, self.wake_us)
-
-    def live(self) -> int: ...
-    def arrived_all(self) -> bool: ...
-
-
-class StuckError(RuntimeError):
-    """Jobs are live, nothing will ever happen, and the policy does not start them."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a simulation has brought. Times of the clock on the wall and of the processor in seconds, over the simulation proper."""
-
-    state: State
-    metrics: MetricsFold
-    rounds: int = 0
-    rounds_skipped: int = 0
-    refused: int = 0
-    events: int = 0
-    decide_ns: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    journal_sha256: str = ""
-    journal: EventBatch | None = None
-
-
-class Simulation:
-    """One run, step by step: what `simulate` does in a loop, and what an environment or a what-if drives itself."""
-
-    def __init__(
-        self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool, faults: Faults | None,
-        sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
-        world: World | None = None,
-    ) -> None:  # fmt: skip
-        """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from `workload`, `cluster`, `faults`."""
-        self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
-        self.capabilities, self.strict = capabilities, strict
-        node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
-        cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
-        fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
-        world = world or World(
-            workload, cluster, seed=seed, fail_ppm=fail_ppm, latency_us=latency, node_faults=node_faults, cancels=cancels
-        )
-        self.source: Source = FaultyLink(world, faults) if faults else world
-        self.reconcile_us = int(faults.reconcile_s * US) if faults else 0
-        self.reconcile_at = self.reconcile_us or c.NEVER
-        self.writer = JournalWriter(sinks)
-        fold = getattr(brains.policy, "fold", None)
-        self.fold: Callable[[object, EventBatch], object] | None = fold
-        self.memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
-        self.since_round: list[EventBatch] = []
-        self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
-        self.rounds = self.skipped = self.refused = 0
-        self.decide_ns = np.zeros(4096, np.int64)
-        self._record(cluster.events(0, workload.users, workload.queues))
-
-    def _record(self, batch: EventBatch) -> None:
-        """Journal first, then apply."""
-        if len(batch.records) == 0:
-            return
-        self.writer.append(batch)
-        self.state.apply(batch)
-        if self.fold:
-            self.since_round.append(EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts))
-
-    def _carry_out(self, batch: EventBatch, now_us: int) -> None:
-        """Journal and apply a round's events, execute the requests, take in the answers, and settle until nothing moves."""
-        for _ in range(SETTLES_MAX):
-            if len(batch.records) == 0:
-                return
-            self._record(batch)
-            self._record(self.source.execute(batch, now_us))
-            batch = settled(self.state, now_us)
-        raise AssertionError("the engine's answers and the scheduler's requests go round in circles")
-
-    def next_us(self) -> int:
-        """When the next round is due (µs), or NEVER when there is nothing left that could happen."""
-        event = self.source.next_us()
-        if self.live():
-            event = min(event, self.reconcile_at)
-        if not self.skip and self.live():
-            event = min(event, self.last_us + 1) if self.last_us >= 0 and self.interval_us else event
-        return next_round_us(self.interval_us, self.last_us, event, self.wake_us)
-
-    def stopping(self) -> bool:
-        rows = int(self.state.C[c.C_ROWS])
-        phase = self.state.J[c.J_PHASE, :rows]
-        return bool(np.any((phase == c.Phase.STARTING) | (phase == c.Phase.STOPPING)))
 
     def live(self) -> bool:
         """Whether a job is live in the scheduler's eyes."""
@@ -246,7 +160,13 @@ class Simulation:
             self.memo = self.fold(self.memo, concatenate(self.since_round))
             self.since_round.clear()
         result = run_round(
-            self.state, self.brains, self.memo, now_us, seed=round_seed(self.seed, now_us), capabilities=self.capabilities, strict=self.strict
+            self.state,
+            self.brains,
+            self.memo,
+            now_us,
+            seed=round_seed(self.seed, now_us),
+            capabilities=self.capabilities,
+            strict=self.strict,
         )
         if self.rounds == len(self.decide_ns):
             self.decide_ns = np.concatenate([self.decide_ns, np.zeros_like(self.decide_ns)])
@@ -284,7 +204,8 @@ def simulate(
 ) -> Outcome:  # fmt: skip
     """Run a workload on a cluster under a policy, to the end of its last job.
 
-    `interval_s` is the round interval (0: a round at every event); with `skip=False` no round is left out. `progress` is told the finished fraction;
+    `interval_s` is the round interval (0: a round at every event); with `skip=False` no round is left out. `progress` is told
+    the finished fraction;
     `watch` is called after every round (for tests).
 
     Raises:
@@ -320,7 +241,9 @@ def simulate(
             if progress and run.rounds % 256 == 0:
                 progress(int(run.state.C[c.C_FINISHED]) / total)
         sha = run.writer.close()
-        outcome = Outcome(run.state, metrics, run.rounds, run.skipped, run.refused, run.writer.events, run.decide_ns[: run.rounds])
+        outcome = Outcome(
+            run.state, metrics, run.rounds, run.skipped, run.refused, run.writer.events, run.decide_ns[: run.rounds]
+        )
         outcome.wall_s, outcome.cpu_s = time.perf_counter() - wall, time.process_time() - cpu
     finally:
         if stream:
@@ -333,7 +256,5 @@ def simulate(
     return outcome
 
 
-def _write(stream: object, chunk: EventBatch) -> None:
-    stream.write(encode(chunk))  # type: ignore[attr-defined]
-
-
+def _write(stream: BinaryIO, chunk: EventBatch) -> None:
+    stream.write(encode(chunk))

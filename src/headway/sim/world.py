@@ -1,4 +1,5 @@
-"""The simulated world: an engine in virtual time. It holds the truth (work, usage, faults) and checks for itself that nothing runs twice or over capacity."""
+"""The simulated world: an engine in virtual time. It holds the truth (work, usage, faults) and checks for itself that nothing
+runs twice or over capacity."""
 
 from __future__ import annotations
 
@@ -38,19 +39,22 @@ class World:
         self, workload: Workload, cluster: Cluster, *, seed: int = 0, fail_ppm: int = 0, latency_us: int = 0,
         node_faults: Iterable[tuple[int, int, bool]] = (), cancels: Iterable[tuple[int, int]] = (),
     ) -> None:  # fmt: skip
-        """`node_faults`: (time µs, node, up again?); `cancels`: (time µs, job); `fail_ppm`: chance of a failed start; `latency_us`: longest start latency."""
+        """`node_faults`: (time µs, node, up again?); `cancels`: (time µs, job); `fail_ppm`: chance of a failed start;
+        `latency_us`: longest start latency."""
         jobs, nodes, gpus = len(workload.submitted_us), len(cluster.nodes), cluster.gpus
         self.workload = workload
         spec = workload.spec
         room = spec[c.J_DATA_MAX] * spec[c.J_PIPELINE] * spec[c.J_TENSOR] + spec[c.J_SERVERS]
-        W: Table = np.zeros((w.WORLD_JOB_COLUMNS, jobs), np.int64)
+        W: Table = np.zeros(
+            (w.WORLD_JOB_COLUMNS, jobs), np.int64, order="F"
+        )  # a job's columns side by side: the world never scans
         W[w.W_ROOM] = room
         W[w.W_TASK0] = np.concatenate(([0], np.cumsum(room)[:-1])) if jobs else 0
         W[w.W_WORK], W[w.W_SAVE], W[w.W_RESTORE] = workload.work_us, spec[c.J_SAVE], spec[c.J_RESTORE]
         W[w.W_EVERY], W[w.W_UNITS] = spec[c.J_EVERY], spec[c.J_UNITS_TOTAL]
-        self.W, self.WF = W, np.zeros((2, jobs), np.float64)
+        self.W, self.WF = W, np.zeros((2, jobs), np.float64, order="F")
         self.WF[w.F_RATE] = 1.0
-        self.P: Table = np.zeros((w.WORLD_TASK_COLUMNS, int(room.sum())), np.int64)
+        self.P: Table = np.zeros((w.WORLD_TASK_COLUMNS, int(room.sum())), np.int64, order="F")
         self._fill_requests(workload, room)
         self.V: Table = np.zeros((w.WORLD_NODE_COLUMNS, nodes), np.int64)
         self.V[w.V_HEAD], self.V[w.V_UP] = -1, 1
@@ -99,7 +103,8 @@ class World:
         return self.X.item(w.X_NEXT)
 
     def advance(self, until_us: int, stop_on: int) -> EventBatch:
-        """Reports of what happens up to `until_us`, or to the first instant at which something of at least `stop_on` (FREES, BREAKS) happens."""
+        """Reports of what happens up to `until_us`, or to the first instant at which something of at least `stop_on` (FREES,
+        BREAKS) happens."""
         parts = []
         while True:
             done = self._advance(until_us, stop_on)
@@ -192,7 +197,8 @@ def _joined(parts: list[EventBatch]) -> EventBatch:
 
 
 def too_large(workload: Workload, cluster: Cluster) -> Ints:
-    """1 for each job whose gang would not fit into the empty cluster (all nodes, up or not; on one GPU kind; cpus and memory too), else 0."""
+    """1 for each job whose gang would not fit into the empty cluster (all nodes, up or not; on one GPU kind; cpus and memory
+    too), else 0."""
     spec = workload.spec
     workers = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR]
     shapes = Counter((n.kind, n.gpus, n.cpus_milli, n.memory_bytes) for n in cluster.nodes)

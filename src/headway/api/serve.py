@@ -1,0 +1,161 @@
+"""Where the parts of a live cluster meet: a home, its journal, the local engine, a policy, the controller and its API."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headway import __version__
+from headway.api.server import ApiServer
+from headway.core import units
+from headway.core.columns import GPUS_PER_NODE_MAX
+from headway.core.errors import UserError, shown
+from headway.core.round import Brains
+from headway.engines.base import EngineError
+from headway.engines.local import LocalEngine
+from headway.policies.registry import Chosen, choose
+from headway.runtime.controller import Controller, FencedError, Pace
+from headway.runtime.home import Home
+from headway.runtime.journal import Journal, JournalError
+from headway.runtime.warm import warm_up
+
+NODES_MAX = 1024
+KEEP = FALLBACK = "fifo-backfill"
+"""Who decides a round whose plan was refused, and after three refusals in a row."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest:
+    """What `headway up` is to start, as a person wrote it. `nodes`: NODESxSLOTS; empty: one node, a slot a core."""
+
+    home: Home
+    nodes: str = ""
+    policy: str = "fifo"
+    port: int = 0
+    round: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A controller that listens."""
+
+    url: str
+    home: Path
+    token_file: Path
+    nodes: int
+    slots: int
+    policy: str
+    epoch: int
+    live: int
+    """Jobs that are live from before."""
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json` and `controller.json`."""
+        return {
+            "url": self.url,
+            "pid": os.getpid(),
+            "version": __version__,
+            "home": str(self.home),
+            "token_file": str(self.token_file),
+            "nodes": self.nodes,
+            "slots": self.slots,
+            "policy": self.policy,
+            "epoch": self.epoch,
+            "live_jobs": self.live,
+            "notes": list(self.notes),
+        }
+
+
+def parse_nodes(text: str) -> dict[str, int]:
+    """Names and slots of the virtual nodes of NODESxSLOTS. `UserError` for anything else."""
+    if not text:
+        return {"n0": min(len(os.sched_getaffinity(0)), GPUS_PER_NODE_MAX)}
+    match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", text)
+    if match is None:
+        raise UserError(f"expected NODESxSLOTS such as 2x4, got {shown(text)}", key="nodes")
+    nodes, slots = int(match[1]), int(match[2])
+    if not 1 <= nodes <= NODES_MAX or not 1 <= slots <= GPUS_PER_NODE_MAX:
+        raise UserError(f"expected 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} slots, got {shown(text)}", key="nodes")
+    return {f"n{i}": slots for i in range(nodes)}
+
+
+async def serve(request: UpRequest, on_ready: Callable[[Ready], None]) -> int:
+    """Run a controller until SIGINT, SIGTERM or SIGHUP; returns how many jobs are live then. They go on running.
+
+    Raises:
+        UserError: something that was asked for is not possible, or another controller runs on this home.
+    """
+    nodes = parse_nodes(request.nodes)
+    chosen = choose(request.policy.strip())
+    if chosen.oracle:
+        raise UserError("knows the true durations of jobs: it is for simulation only", key=f"policy {chosen.spec}")
+    interval_us = _interval_us(request.round)
+    if not 0 <= request.port <= 65_535:
+        raise UserError(f"expected a port from 0 to 65535, got {request.port}", key="port")
+    request.home.prepare()
+    with request.home.lock():
+        journal = Journal(request.home.journal)
+        engine = LocalEngine(request.home.engine_dir, nodes, home=request.home.root)
+        brains = Brains(chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
+        controller = Controller(journal, engine, brains, pace=Pace(interval_us=interval_us))
+        try:
+            return await _serve(request, controller, chosen, nodes, on_ready)
+        except (JournalError, FencedError, EngineError) as error:
+            raise UserError(f"stopped: {error} (the jobs go on running)") from None
+        finally:
+            await controller.close()
+
+
+async def _serve(
+    request: UpRequest, controller: Controller, chosen: Chosen, nodes: dict[str, int], on_ready: Callable[[Ready], None]
+) -> int:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, controller.stop)
+    server = None
+    try:
+        warm_up(chosen.policy)
+        await controller.start()
+        server = ApiServer(controller, request.home.token(), request.port)
+        await server.start()
+        live = len(controller.state.live_rows())
+        ready = Ready(
+            server.url,
+            request.home.root,
+            request.home.token_file,
+            len(nodes),
+            sum(nodes.values()),
+            chosen.spec,
+            controller.epoch,
+            live,
+            tuple(controller.notes),
+        )
+        request.home.publish(ready.to_json())
+        on_ready(ready)
+        await controller.run()
+        return len(controller.state.live_rows())
+    finally:
+        controller.stop()
+        if server is not None:
+            request.home.retract()
+            await server.close()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _interval_us(text: str) -> int:
+    try:
+        interval_us = units.parse_duration(text)
+    except ValueError as error:
+        raise UserError(str(error), key="round") from None
+    if not 10_000 <= interval_us <= 3_600_000_000:
+        raise UserError(f"expected an interval from 10ms to 1h, got {shown(text)}", key="round")
+    return interval_us

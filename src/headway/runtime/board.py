@@ -1,0 +1,199 @@
+"""What people are told of jobs: one record a job, folded from the journal beside the state.
+
+The state forgets a job when it has ended; the board keeps the last `ENDED_KEPT` of those. What changes while a job is live
+(phase, run time, reason) is read from the state when somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.arrays import Ints
+from headway.core.columns import EventKind, Name, Phase, Reason
+from headway.core.events import EventBatch
+from headway.core.state import State
+
+ENDED_KEPT = 10_000
+
+_ENDS = {
+    EventKind.COMPLETED: Phase.COMPLETED,
+    EventKind.FINISHED: Phase.COMPLETED,
+    EventKind.FAILED: Phase.FAILED,
+    EventKind.START_FAILED: Phase.FAILED,
+    EventKind.STOPPED: Phase.CANCELLED,
+    EventKind.CANCEL_REQUESTED: Phase.CANCELLED,
+    EventKind.REJECTED: Phase.REJECTED,
+}
+"""How a job has ended if this event was its last (used where the state no longer remembers)."""
+_LOOKED_AT = np.array(
+    sorted({*_ENDS, EventKind.SUBMITTED, EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED}), np.int64
+)
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """One job, as people see it. Times are journal time in µs; `spec` is the job as JSON text."""
+
+    number: int
+    id: str
+    name: str
+    queue: str
+    user: str
+    spec: str
+    submitted_us: int
+    gpus: int = 0
+    tasks: int = 0
+    attempt: int = 0
+    nodes: tuple[str, ...] = ()
+    """Of the last attempt, each once, in the order of the ranks."""
+    started_us: int | None = None
+    """When the present attempt came up; None while none runs."""
+    first_started_us: int | None = None
+    ended_us: int | None = None
+    run_us: int = 0
+    """Run time of the attempts that are over."""
+    preemptions: int = 0
+    phase: Phase = Phase.QUEUED
+    """How it has ended; of a live job the state knows better."""
+    reason: Reason = Reason.NONE
+    exit_code: int | None = None
+    """Of the last attempt that is over."""
+    message: str = ""
+    """What the engine said of its end, or why the job was rejected."""
+    stop_reason: Reason = Reason.NONE
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_us is not None
+
+
+class Board:
+    """All live jobs, and the newest of those that have ended, by number and by id."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, JobRecord] = {}
+        self._by_id: dict[str, int] = {}
+        self._ended: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[JobRecord]:
+        return iter(self._records.values())
+
+    def by_number(self, number: int) -> JobRecord | None:
+        return self._records.get(number)
+
+    def by_id(self, public_id: str) -> JobRecord | None:
+        """The job of an id; also of its number, where no job has that id."""
+        number = self._by_id.get(public_id)
+        if number is None and public_id.isascii() and public_id.isdigit() and len(public_id) < 19:
+            number = int(public_id)
+        return None if number is None else self._records.get(number)
+
+    def fold(self, batch: EventBatch, state: State) -> None:
+        """Take in a batch that `state` has just applied."""
+        wanted = np.flatnonzero(np.isin(batch.records[:, c.E_KIND], _LOOKED_AT))
+        if not len(wanted):
+            return
+        ends = np.cumsum(batch.records[:, c.E_POOL])
+        live_before = {number for number in batch.records[wanted, c.E_ID].tolist() if self._is_live(number)}
+        for index in wanted.tolist():
+            record = batch.records[index]
+            payload = batch.pool[ends[index] - record[c.E_POOL] : ends[index]]
+            if record[c.E_KIND] == EventKind.SUBMITTED:
+                job = self._submitted(record, payload, batch.texts.get(index, ""), state)
+                live_before.add(job.number)
+            elif (job_or_none := self._records.get(int(record[c.E_ID]))) is not None and job_or_none.number in live_before:
+                self._happened(job_or_none, record, payload, batch.texts.get(index), state)
+
+    def _is_live(self, number: int) -> bool:
+        found = self._records.get(number)
+        return found is not None and not found.ended
+
+    def _submitted(self, record: Ints, payload: Ints, text: str, state: State) -> JobRecord:
+        number = int(record[c.E_ID])
+        public_id = state.names[Name.JOB].get(number, str(number))
+        job = JobRecord(
+            number,
+            public_id,
+            _name_in(text) or public_id,
+            state.name(Name.QUEUE, int(payload[c.J_QUEUE])),
+            state.name(Name.USER, int(payload[c.J_USER])),
+            text,
+            int(record[c.E_T]),
+        )
+        workers = int(payload[c.J_DATA] * payload[c.J_PIPELINE] * payload[c.J_TENSOR])
+        job.tasks, job.gpus = workers + int(payload[c.J_SERVERS]), workers * -(-int(payload[c.J_GPU_TASK]) // c.WHOLE)
+        if len(payload) > c.SPEC_COLUMNS:
+            job.gpus = int((-(-payload[c.SPEC_COLUMNS :: c.DETAIL] // c.WHOLE)).sum())
+        self._records[number] = job
+        self._by_id[public_id] = number
+        return job
+
+    def _happened(self, job: JobRecord, record: Ints, payload: Ints, text: str | None, state: State) -> None:
+        kind, t = EventKind(int(record[c.E_KIND])), int(record[c.E_T])
+        if kind == EventKind.START_REQUESTED:
+            nodes = payload.reshape(-1, c.PLACE)
+            job.attempt, job.started_us, job.stop_reason, job.message = int(record[c.E_ATTEMPT]), None, Reason.NONE, ""
+            job.exit_code = None
+            job.nodes = tuple(dict.fromkeys(state.name(Name.NODE, node) for node in nodes[:, 0].tolist()))
+            job.gpus = sum(bin(mask & (2**64 - 1)).count("1") for mask in nodes[:, 1].tolist())
+            return
+        of_attempt = kind in (EventKind.STARTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED)
+        if of_attempt and record[c.E_ATTEMPT] != job.attempt:
+            return
+        if kind == EventKind.STARTED:
+            job.started_us = t
+            job.first_started_us = t if job.first_started_us is None else job.first_started_us
+        elif kind == EventKind.STOP_REQUESTED:
+            job.stop_reason = Reason(int(record[c.E_A]))
+            job.preemptions += job.stop_reason == Reason.PREEMPTED
+        else:
+            self._over(job, kind, record, text, state)
+
+    def _over(self, job: JobRecord, kind: EventKind, record: Ints, text: str | None, state: State) -> None:
+        """An attempt is over, and perhaps the job with it."""
+        t = int(record[c.E_T])
+        if kind not in (EventKind.CANCEL_REQUESTED, EventKind.FINISHED, EventKind.REJECTED):
+            if job.started_us is not None:
+                job.run_us += t - job.started_us
+            job.started_us, job.exit_code = None, int(record[c.E_C]) if kind != EventKind.START_FAILED else None
+        if text is not None:
+            job.message = text
+        if state.row(job.number) is not None:
+            return
+        if not job.ended:
+            self._ended.append(job.number)
+        job.ended_us = t
+        job.phase = state.ended_phase(job.number) or _ENDS[kind]
+        job.reason = _end_reason(job, kind, int(record[c.E_A]))
+        while len(self._ended) > ENDED_KEPT:
+            gone = self._records.pop(self._ended.popleft())
+            self._by_id.pop(gone.id, None)
+
+
+def _end_reason(job: JobRecord, kind: EventKind, a: int) -> Reason:
+    if kind in (EventKind.REJECTED, EventKind.FINISHED):
+        return Reason(a)
+    if job.phase == Phase.CANCELLED:
+        return Reason.CANCELLED
+    if job.stop_reason in (Reason.EARLY_STOP, Reason.TIME_LIMIT) and kind != EventKind.COMPLETED:
+        return job.stop_reason
+    if kind == EventKind.START_FAILED:
+        return Reason.START_FAILED
+    return Reason.DONE if job.phase == Phase.COMPLETED else Reason.EXIT_CODE
+
+
+def _name_in(text: str) -> str:
+    """The name in a job's JSON."""
+    try:
+        return str(json.loads(text)["name"])
+    except (ValueError, KeyError, TypeError):
+        return ""

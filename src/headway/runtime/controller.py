@@ -1,0 +1,463 @@
+"""The live controller: state by replay of the journal, an engine that carries out, and the loop that runs rounds.
+
+Everything passes through `step`, one at a time: what engine and people have sent meanwhile is journalled as one batch,
+applied, settled; then a round is held if one is due. Nothing is done that is not in the journal yet. `decide` runs inline,
+so a policy that thinks for long holds up the loop for so long.
+
+**Recovery.** Replay, a new epoch, `fence`, `snapshot`, and the difference as events. A start request that is in the journal
+but never reached the engine (the controller died between the two) is reported stopped: the job queues again, and its next
+start is a new attempt, so the lost one counts but can never run beside it. A stop request that the engine may have missed
+is sent again. The same comparison is made every `reconcile_us`, in case a report is lost.
+
+**When a round is held.** At the next multiple of the interval after something has happened, or after the policy's `wake_at`;
+at once, but at least `gap_us` after the last one, when a job is handed in or a place has become free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.columns import EventKind, Name, Phase, Reason
+from headway.core.errors import UserError, shown
+from headway.core.events import EventBatch, EventBuffer, concatenate
+from headway.core.model import JobSpec
+from headway.core.plan import Capabilities
+from headway.core.reconcile import reconcile
+from headway.core.round import Brains, next_round_us, run_round, settled
+from headway.core.state import State
+from headway.core.view import ClusterView, JobView, NodeView
+from headway.engines.base import (
+    Ended,
+    Engine,
+    EngineError,
+    EngineEvent,
+    NodeBack,
+    Running,
+    StaleAttempt,
+    StaleEpoch,
+    ended_event,
+)
+from headway.runtime.admit import Names
+from headway.runtime.board import Board, JobRecord
+from headway.runtime.clock import Anchor, Calendar, Clock, JournalClock
+from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, next_overdue_us, overdue
+from headway.runtime.inventory import inventory_events
+from headway.runtime.journal import Journal
+from headway.runtime.launch import found_in, make_launch
+from headway.sim.run import round_seed
+
+log = logging.getLogger(__name__)
+
+US = 1_000_000
+SETTLES_MAX = 1000
+"""Answers that may follow from each other at one instant before something must be going round in circles."""
+EPOCHS_TRIED_MAX = 40
+LOCAL = Capabilities(fractional_gpus=False)
+"""What the local engine can do: it gives each slot to one job alone."""
+_WAKES = (
+    EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
+    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED,
+)  # fmt: skip
+"""Events after which a round is held at once: a job has come, or a place may have become free."""
+
+
+class FencedError(Exception):
+    """A newer controller has taken over: this one may do nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often things are done, in µs of journal time."""
+
+    interval_us: int = US
+    gap_us: int = 20_000
+    reconcile_us: int = 30 * US
+
+
+class Controller:
+    """One cluster's scheduler. `start`, then `run` until `stop`, then `close`; or `step` by step, with a clock of one's own."""
+
+    def __init__(
+        self, journal: Journal, engine: Engine, brains: Brains, *, pace: Pace | None = None, capabilities: Capabilities = LOCAL,
+        seed: int = 0, clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
+        self.pace = pace or Pace()
+        self.state, self.names, self.board, self.calendar = State(), Names(), Board(), Calendar()
+        self.epoch = 0
+        self.rounds = self.refused = 0
+        self.notes: list[str] = []
+        """What whoever runs the cluster should be told of this start."""
+        self._clock = clock
+        fold = getattr(brains.policy, "fold", None)
+        self._fold: Callable[[object, EventBatch], object] | None = fold
+        self._memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
+        self._since_round: list[EventBatch] = []
+        self._inbox: list[EngineEvent | Submission | Cancellation] = []
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus)
+        self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
+        self._reconcile_us = c.NEVER
+        self.stopping = False
+
+    # -- life -----------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Replay the journal, take over the engine, and hold the first round.
+
+        Raises:
+            UserError: the journal can't be read at all, or the nodes don't fit to it.
+        """
+        self._replay()
+        if self._clock is None:
+            last_us = int(self.state.C[c.C_NOW])
+            self._clock = JournalClock(self.calendar.last, last_us if self.state.C[c.C_SEQUENCE] else -1)
+        await self.engine.start()
+        await self._take_over()
+        nodes = await self.engine.inventory()
+        self._record(inventory_events(self.state, nodes, self.now_us()))
+        numbers = {name: number for number, name in self.state.names[Name.NODE].items()}
+        self.intake.here = tuple(numbers[node.name] for node in nodes)
+        self._pump = asyncio.create_task(self._listen(self.engine.events()), name="headway-engine-events")
+        await self._reconcile()
+        await self._settle()
+        await self._round()
+
+    async def run(self) -> None:
+        """Go on until `stop`. Raises `FencedError` or `JournalError` when it must not go on."""
+        while not self.stopping:
+            due = await self.step()
+            self._wake.clear()
+            if self._inbox or self.stopping:
+                continue
+            wait_s = (due - self.now_us()) / US
+            if wait_s > 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), min(wait_s, 3600.0))
+
+    def stop(self) -> None:
+        """Ask `run` to return. The jobs go on running."""
+        self.stopping = True
+        self._wake.set()
+        self._tell()
+
+    async def close(self) -> None:
+        """Let go of the engine and the journal; answers still owed become errors."""
+        self.stopping = True
+        self._tell()
+        if self._pump is not None:
+            self._pump.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._pump
+        for entry in self._inbox:
+            if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
+                entry.answer.set_exception(UserError("the controller has stopped"))
+        await self.engine.close()
+        self.journal.close()
+
+    def now_us(self) -> int:
+        """Journal time, never before the last event."""
+        assert self._clock is not None
+        return max(self._clock.now_us(), int(self.state.C[c.C_NOW]), 0)
+
+    def _replay(self) -> None:
+        for batch in self.journal.read():
+            self.state.apply(batch)
+            self.names.learn(batch)
+            self.board.fold(batch, self.state)
+            self._note_anchors(batch)
+            if self._fold:
+                self._memo = self._fold(self._memo, batch)
+        if damage := self.journal.damage:
+            kept = self.journal.cut()
+            self.notes.append(f"{damage}; going on from there, the damaged file is kept as {kept.name}")
+
+    def _note_anchors(self, batch: EventBatch) -> None:
+        for index, text in batch.texts.items():
+            if batch.records[index, c.E_KIND] == EventKind.EPOCH:
+                anchor = Anchor.from_text(int(batch.records[index, c.E_T]), text)
+                if anchor is not None:
+                    self.calendar.add(anchor)
+
+    async def _take_over(self) -> None:
+        """A new epoch: journalled, then told to the engine. A journal that has lost its end knows an old one: go further."""
+        for tried in range(EPOCHS_TRIED_MAX):
+            self.epoch = int(self.state.C[c.C_EPOCH]) + (1 << tried)
+            out = EventBuffer()
+            text = self._clock.anchor().to_text() if isinstance(self._clock, JournalClock) else None
+            out.add(self.now_us(), EventKind.EPOCH, a=self.epoch, text=text)
+            self._record(out.take())
+            try:
+                await self.engine.fence(self.epoch)
+                return
+            except StaleEpoch:
+                log.warning("the engine has seen a newer epoch than %d", self.epoch)
+        raise FencedError(f"the engine has seen a newer epoch than {self.epoch}")
+
+    async def _listen(self, events: AsyncIterator[EngineEvent]) -> None:
+        async for event in events:
+            self._inbox.append(event)
+            self._wake.set()
+
+    # -- what people ask ------------------------------------------------------------------------------------------
+    async def submit(self, spec: JobSpec, public_id: str = "") -> tuple[JobRecord, bool]:
+        """Hand a valid job in; returns its record, and whether it is new. It is in the journal when this returns.
+
+        With a `public_id` of one's own the same job can be handed in again without harm. A job larger than the cluster is
+        new, and rejected.
+
+        Raises:
+            ConflictError: the id belongs to a job with another spec.
+            UserError: an id that is no name, or a demand that can't be met.
+        """
+        answer: asyncio.Future[tuple[JobRecord, bool]] = asyncio.get_running_loop().create_future()
+        self._ask(Submission(spec, public_id, answer))
+        return await answer
+
+    async def cancel(self, public_id: str) -> JobRecord:
+        """Ask a job to end for good. Nothing happens if it has ended, or has been asked before."""
+        job = self.find(public_id)
+        answer: asyncio.Future[JobRecord] = asyncio.get_running_loop().create_future()
+        self._ask(Cancellation(job.number, answer))
+        return await answer
+
+    def _ask(self, entry: Submission | Cancellation) -> None:
+        if self.stopping:
+            raise UserError("the controller is stopping")
+        self._inbox.append(entry)
+        self._wake.set()
+
+    def find(self, public_id: str) -> JobRecord:
+        """A job by its id, or by its number."""
+        job = self.board.by_id(public_id)
+        if job is None:
+            raise NoSuchJobError(f"there is no job {shown(public_id)}")
+        return job
+
+    def live_view(self, job: JobRecord) -> JobView | None:
+        """What the state knows of a job now; None if it has ended."""
+        try:
+            return ClusterView(self.state, self.now_us(), 0).job(job.number)
+        except KeyError:
+            return None
+
+    def live_column(self, job: JobRecord, column: int) -> int | None:
+        """One number of the tables (`core.columns`) for a live job."""
+        row = self.state.row(job.number)
+        return None if row is None else int(self.state.J[column, row])
+
+    def nodes(self) -> list[NodeView]:
+        """The nodes of the engine, by number."""
+        return [node for node in ClusterView(self.state, self.now_us(), 0).nodes() if node.number in self.intake.here]
+
+    def log_path(self, job: JobRecord, attempt: int, rank: int) -> Path:
+        """Where the output of one task is; it may not exist yet."""
+        return self.engine.log_path(job.number, attempt, rank)
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait until something is journalled, the controller stops, or the time is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+    async def step(self) -> int:
+        """Take in what has come, settle, and hold a round if one is due. Returns when to come back at the latest (µs)."""
+        await self._take_in()
+        now = self.now_us()
+        if now >= self._reconcile_us:
+            await self._reconcile()
+        await self._carry_out(overdue(self.state, now))
+        await self._settle()
+        if self._due_us() <= self.now_us():
+            await self._round()
+        return min(self._due_us(), self._reconcile_us, next_overdue_us(self.state))
+
+    def _due_us(self) -> int:
+        """When the next round is due."""
+        due = next_round_us(self.pace.interval_us, self._last_us, self._event_us, self._wake_us)
+        if self._trigger_us < c.NEVER:
+            due = min(due, max(self._trigger_us, self._last_us + self.pace.gap_us))
+        return due
+
+    def _record(self, batch: EventBatch, *, own: bool = False) -> None:
+        """Journal first, then apply. What a round itself asks for (`own`) makes no other round due."""
+        if not len(batch):
+            return
+        self.journal.append(batch)
+        self.state.apply(batch)
+        self.names.learn(batch)
+        self.board.fold(batch, self.state)
+        self._note_anchors(batch)
+        if self._fold:
+            self._since_round.append(batch)
+        if not own:
+            now = int(batch.records[-1, c.E_T])
+            self._event_us = min(self._event_us, now)
+            if np.isin(batch.records[:, c.E_KIND], _WAKES).any():
+                self._trigger_us = min(self._trigger_us, now)
+        self._tell()
+
+    async def _round(self) -> None:
+        now = self.now_us()
+        if self._fold and self._since_round:
+            self._memo = self._fold(self._memo, concatenate(self._since_round))
+            self._since_round.clear()
+        result = run_round(
+            self.state, self.brains, self._memo, now, seed=round_seed(self.seed, now), capabilities=self.capabilities
+        )
+        self.rounds += 1
+        self._last_us, self._wake_us = now, result.wake_at_us
+        self._event_us = self._trigger_us = c.NEVER
+        if result.violation:
+            self.refused += 1
+            log.warning("the plan of %s was refused: %s", self.brains.policy.name, result.violation.sentence)
+        batch = _owned(result.events)
+        if result.requests:
+            asked = EventBuffer()
+            for request in result.requests:
+                asked.add(now, EventKind.ESTIMATE_REQUESTED, request.job, a=int(request.estimator))
+            batch = batch + asked.take()
+        await self._carry_out(batch)
+
+    async def _settle(self) -> None:
+        await self._carry_out(_owned(settled(self.state, self.now_us())))
+
+    async def _carry_out(self, batch: EventBatch) -> None:
+        """Journal, apply, execute, take in the answers, and settle until nothing moves."""
+        for _ in range(SETTLES_MAX):
+            if not len(batch):
+                return
+            self._record(batch, own=True)
+            self._record(await self._execute(batch))
+            batch = _owned(settled(self.state, self.now_us()))
+        raise AssertionError("the engine's answers and the scheduler's requests go round in circles")
+
+    async def _execute(self, batch: EventBatch) -> EventBatch:
+        """Have the engine do what a batch requests; what it refused, as events."""
+        answers = EventBuffer(8, 8)
+        at = 0
+        for record in batch.records:
+            payload = batch.pool[at : at + record[c.E_POOL]]
+            at += int(record[c.E_POOL])
+            job, attempt = int(record[c.E_ID]), int(record[c.E_ATTEMPT])
+            if record[c.E_KIND] == EventKind.START_REQUESTED:
+                await self._launch(job, attempt, payload, answers)
+            elif record[c.E_KIND] == EventKind.STOP_REQUESTED:
+                await self._stop(job, attempt, Reason(int(record[c.E_A])))
+        return answers.take()
+
+    async def _launch(self, job: int, attempt: int, payload: Any, answers: EventBuffer) -> None:
+        try:
+            public_id = self.state.name(Name.JOB, job)
+            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, public_id))
+        except StaleEpoch as error:
+            raise FencedError(str(error)) from None
+        except StaleAttempt as error:
+            # Only after the journal has lost its end: the engine knows attempts that it doesn't. This one never ran.
+            log.warning("%s", error)
+            answers.add(self.now_us(), EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1, text=str(error))
+        except (EngineError, UserError, ValueError, KeyError, OSError) as error:
+            log.warning("job %d, attempt %d can't be launched: %s", job, attempt, error)
+            answers.add(self.now_us(), EventKind.START_FAILED, job, attempt, b=-1, text=str(error))
+
+    async def _stop(self, job: int, attempt: int, reason: Reason) -> None:
+        row = self.state.row(job)
+        grace_us = int(self.state.J[c.J_GRACE, row]) if row is not None else 0
+        try:
+            await self.engine.stop(self.epoch, job, attempt, grace_us / US, reason.word)
+        except StaleEpoch as error:
+            raise FencedError(str(error)) from None
+        except (EngineError, OSError) as error:
+            log.warning("job %d, attempt %d can't be stopped: %s; will be tried again", job, attempt, error)
+
+    # -- taking in ------------------------------------------------------------------------------------------------
+    async def _take_in(self) -> None:
+        """Journal what has come since the last step: reports, then new jobs, then cancellations."""
+        inbox, self._inbox = self._inbox, []
+        if not inbox:
+            return
+        now = self.now_us()
+        reports = EventBuffer(64, 256)
+        over: list[tuple[int, int]] = []
+        node_back = False
+        for entry in inbox:
+            if not isinstance(entry, (Submission, Cancellation)):
+                node_back = node_back or isinstance(entry, NodeBack)
+                self.intake.report(entry, now, reports, over)
+        submissions = [entry for entry in inbox if isinstance(entry, Submission)]
+        answered = self.intake.admit_all(submissions, now, reports)
+        self._record(reports.take())
+        for submission, number, is_new in answered:
+            job = self.board.by_number(number)
+            assert job is not None
+            _answer(submission.answer, (job, is_new))
+        cancellations = [entry for entry in inbox if isinstance(entry, Cancellation)]
+        if cancellations:
+            self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
+            for entry in cancellations:
+                job = self.board.by_number(entry.number)
+                assert job is not None
+                _answer(entry.answer, job)
+        for job_number, attempt in over:
+            await self._acknowledge(job_number, attempt)
+        if node_back:
+            await self._reconcile()
+
+    async def _reconcile(self) -> None:
+        """Compare with what the engine really has: take in what was missed, end what must not run, ask again for stops."""
+        records = await self.engine.snapshot()
+        now = self.now_us()
+        self._reconcile_us = now + self.pace.reconcile_us
+        missed = EventBuffer(64, 64)
+        over: list[tuple[int, int]] = []
+        for record in records:
+            if isinstance(record, Ended):
+                row = self.state.row(record.job)
+                waits = row is not None and self.state.J[c.J_PHASE, row] == Phase.STARTING
+                if record.started and waits and self.state.J[c.J_ATTEMPT, row] == record.attempt:
+                    missed.add(now, EventKind.STARTED, record.job, record.attempt)
+                self.intake.report(ended_event(record), now, missed, over)
+        self._record(missed.take())
+        events, orphans = reconcile(self.state, found_in(records), now)
+        self._record(events)
+        for job, attempt in over:
+            await self._acknowledge(job, attempt)
+        for orphan in orphans:
+            log.warning("job %d, attempt %d runs, and should not: it is stopped", orphan.job, orphan.attempt)
+            await self._stop(orphan.job, orphan.attempt, Reason.NODE_LOST)
+        for record in records:
+            row = self.state.row(record.job)
+            if isinstance(record, Running) and row is not None and self.state.J[c.J_PHASE, row] == Phase.STOPPING:
+                if record.phase != "stopping" and self.state.J[c.J_ATTEMPT, row] == record.attempt:
+                    await self._stop(record.job, record.attempt, Reason(int(self.state.J[c.J_REASON, row])))
+
+    async def _acknowledge(self, job: int, attempt: int) -> None:
+        """The end of an attempt is safe in the journal."""
+        try:
+            await self.engine.acknowledge(job, attempt)
+        except (EngineError, OSError) as error:
+            log.warning("job %d, attempt %d can't be acknowledged: %s", job, attempt, error)
+
+
+def _owned(batch: EventBatch) -> EventBatch:
+    """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
+    return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch
+
+
+def _answer(future: asyncio.Future[Any], value: object) -> None:
+    if not future.done():
+        future.set_result(value)

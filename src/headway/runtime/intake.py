@@ -1,0 +1,163 @@
+"""What comes in from people and engines, as events: new jobs, cancellations, reports, and what time alone asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.columns import EventKind, Name, Phase, Reason
+from headway.core.errors import UserError, shown
+from headway.core.events import EventBatch, EventBuffer
+from headway.core.model import JobSpec
+from headway.core.state import State
+from headway.core.units import name_fault
+from headway.engines.base import EngineEvent, NodeBack, NodeLost, Started
+from headway.runtime.admit import Names, details, spec_columns, too_large
+from headway.runtime.board import Board, JobRecord
+from headway.runtime.launch import add_end, spec_text
+
+
+class NoSuchJobError(UserError):
+    """Nobody knows a job of this id."""
+
+
+class ConflictError(UserError):
+    """The id belongs to another job."""
+
+
+@dataclass(slots=True)
+class Submission:
+    """A job that waits to be taken in; the answer is its record, and whether it is new."""
+
+    spec: JobSpec
+    public_id: str
+    answer: asyncio.Future[tuple[JobRecord, bool]]
+
+
+@dataclass(slots=True)
+class Cancellation:
+    """A job that is to end."""
+
+    number: int
+    answer: asyncio.Future[JobRecord]
+
+
+@dataclass(slots=True)
+class Intake:
+    """Turns what comes in into events, by what the tables and the board know."""
+
+    state: State
+    names: Names
+    board: Board
+    fractional_gpus: bool
+    here: tuple[int, ...] = ()
+    """The engine's nodes, by number."""
+
+    def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
+        """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
+        answered: list[tuple[Submission, int, bool]] = []
+        fresh: dict[str, tuple[int, str]] = {}
+        number = max(int(self.state.C[c.C_LAST_ID]), 0) + 1
+        for entry in submissions:
+            try:
+                text = spec_text(entry.spec)
+                known = self._known(entry.public_id, fresh)
+                if known is not None:
+                    if known[1] != text:
+                        raise ConflictError(f"the id {shown(entry.public_id)} belongs to another job")
+                    answered.append((entry, known[0], False))
+                    continue
+                if entry.public_id and (fault := name_fault(entry.public_id)):
+                    raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
+                public_id = self._admit(entry, text, number, now, out)
+                fresh[public_id] = number, text
+                answered.append((entry, number, True))
+                number += 1
+            except UserError as error:
+                if not entry.answer.done():
+                    entry.answer.set_exception(error)
+        return answered
+
+    def _admit(self, entry: Submission, text: str, number: int, now: int, out: EventBuffer) -> str:
+        spec = entry.spec
+        row = spec_columns(spec, self.names, submitted_us=now, fractional_gpus=self.fractional_gpus)
+        payload = np.concatenate([row, details(spec)])
+        public_id = entry.public_id or self.names.next_id(spec.name)
+        self.names.add(Name.JOB, public_id, number)
+        self.names.take_news(out, now)
+        out.add(now, EventKind.NAMED, number, a=Name.JOB, text=public_id)
+        out.add(now, EventKind.SUBMITTED, number, payload=payload, text=text)
+        if why := too_large(spec, row, self.state, self.here):
+            out.add(now, EventKind.REJECTED, number, a=Reason.LARGER_THAN_CLUSTER, text=why)
+        return public_id
+
+    def _known(self, public_id: str, fresh: dict[str, tuple[int, str]]) -> tuple[int, str] | None:
+        """The number and the text of the job that has this id; one that the board has forgotten has no text."""
+        if public_id in fresh or not public_id:
+            return fresh.get(public_id)
+        number = self.names.known(Name.JOB, public_id)
+        if number is None:
+            return None
+        job = self.board.by_number(number)
+        return number, job.spec if job is not None else ""
+
+    def cancellations(self, numbers: Iterable[int], now: int) -> EventBatch:
+        """The cancellations that are news."""
+        out = EventBuffer(16, 16)
+        for number in dict.fromkeys(numbers):
+            row = self.state.row(number)
+            if row is None:
+                continue
+            job = self.state.J[:, row]
+            going = job[c.J_PHASE] == Phase.STOPPING and job[c.J_FINISHING] == Reason.CANCELLED
+            if not going and job[c.J_MUST_STOP] != Reason.CANCELLED:
+                out.add(now, EventKind.CANCEL_REQUESTED, number, int(job[c.J_ATTEMPT]))
+        return out.take()
+
+    def report(self, event: EngineEvent, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
+        """Append what an engine's event means, unless it is old news; note the (job, attempt) whose end is to be acknowledged."""
+        if isinstance(event, (NodeLost, NodeBack)):
+            number = self.names.known(Name.NODE, event.node)
+            if number is not None:
+                out.add(now, EventKind.NODE_DOWN if isinstance(event, NodeLost) else EventKind.NODE_UP, number)
+            return
+        row = self.state.row(event.job)
+        current = row is not None and self.state.J[c.J_ATTEMPT, row] == event.attempt
+        current = current and self.state.J[c.J_PHASE, row] != Phase.QUEUED
+        if isinstance(event, Started):
+            if current:
+                out.add(now, EventKind.STARTED, event.job, event.attempt)
+            return
+        if current:
+            add_end(out, now, event, int(self.state.J[c.J_REASON, row]))
+        over.append((event.job, event.attempt))
+
+
+def overdue(state: State, now: int) -> EventBatch:
+    """Stop requests for the jobs that have run for as long as they may."""
+    out = EventBuffer(8, 8)
+    for row in _limited_rows(state):
+        if _runs_until_us(state, row) <= now:
+            job, attempt = int(state.J[c.J_ID, row]), int(state.J[c.J_ATTEMPT, row])
+            out.add(now, EventKind.STOP_REQUESTED, job, attempt, a=Reason.TIME_LIMIT)
+    return out.take()
+
+
+def next_overdue_us(state: State) -> int:
+    """When the next running job will have run for as long as it may (µs), or NEVER."""
+    return min((_runs_until_us(state, row) for row in _limited_rows(state)), default=c.NEVER)
+
+
+def _limited_rows(state: State) -> list[int]:
+    J = state.J[:, : state.C[c.C_ROWS]]
+    found: list[int] = np.flatnonzero((J[c.J_PHASE] == Phase.RUNNING) & (J[c.J_TIME_LIMIT] < c.NEVER)).tolist()
+    return found
+
+
+def _runs_until_us(state: State, row: int) -> int:
+    J = state.J
+    return int(J[c.J_STARTED_AT, row] + J[c.J_TIME_LIMIT, row] - J[c.J_RUN, row])

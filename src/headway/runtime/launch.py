@@ -1,0 +1,90 @@
+"""From a start request of the journal to an engine's launch, and from an engine's word to events of the journal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from headway.core import columns as c
+from headway.core.arrays import Ints
+from headway.core.columns import EventKind, Name, Reason
+from headway.core.events import EventBuffer
+from headway.core.model import JobSpec, from_json, to_json
+from headway.core.reconcile import Found
+from headway.core.state import State
+from headway.core.view import gpus_of
+from headway.engines.base import Exited, Launch, Record, Running, StartFailed, TaskLaunch, ended_event
+from headway.engines.local import NODE_REBOOTED
+
+UNKNOWN_UNITS = -1
+"""In field b of an end: what the attempt has saved is not known."""
+MESSAGE_LENGTH_MAX = 500
+
+
+def spec_text(spec: JobSpec) -> str:
+    """A job as the text of its SUBMITTED event: equal for equal jobs."""
+    return json.dumps(to_json(spec, compact=True), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def make_launch(state: State, epoch: int, job: int, attempt: int, places: Ints, public_id: str) -> Launch:
+    """The gang of a START_REQUESTED, whose payload is `places`. `ValueError`, `KeyError` or `UserError`: the text is no job."""
+    spec = from_json(json.loads(state.files[job]))
+    servers = int(state.J[c.J_SERVERS, state.row(job)])
+    rows = places.reshape(-1, c.PLACE).tolist()
+    tasks = tuple(
+        TaskLaunch(
+            rank=rank,
+            role="worker" if rank < len(rows) - servers else "server",
+            node=state.name(Name.NODE, node),
+            gpus=gpus_of(mask),
+            command=spec.run,
+            setup=spec.setup,
+            env=dict(spec.env),
+            workdir=spec.workdir,
+        )
+        for rank, (node, mask, _) in enumerate(rows)
+    )
+    checkpoints = str(Path(spec.workdir, spec.checkpoint.dir)) if spec.checkpoint.dir else ""
+    return Launch(epoch, job, public_id, attempt, tasks, checkpoints, spec.retry_max)
+
+
+def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int) -> None:
+    """Append the event of an attempt's end. Field c is the exit code; the text what the engine says beside it.
+
+    A machine that was switched off is not the job's failure: that counts as stopped, and no retry is spent.
+    """
+    if isinstance(end, StartFailed):
+        out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=UNKNOWN_UNITS, text=_message(end.reason))
+        return
+    if end.after_stop:
+        kind, a, text = EventKind.STOPPED, stop_reason, ""
+    elif end.reason == NODE_REBOOTED:
+        kind, a, text = EventKind.STOPPED, int(Reason.NODE_LOST), end.reason
+    elif end.exit_code == 0:
+        kind, a, text = EventKind.COMPLETED, 0, end.reason
+    else:
+        kind, a = EventKind.FAILED, int(Reason.EXIT_CODE)
+        text = end.reason or (f"killed by signal {end.signal}" if end.signal is not None else "")
+    out.add(t_us, kind, end.job, end.attempt, a=a, b=UNKNOWN_UNITS, c=end.exit_code, text=_message(text) or None)
+
+
+def _message(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()[:MESSAGE_LENGTH_MAX]
+
+
+def found_in(records: Sequence[Record]) -> dict[int, Found]:
+    """The newest attempt of each job, as `core.reconcile` wants it."""
+    found: dict[int, Found] = {}
+    for record in records:
+        if record.job in found and found[record.job].attempt > record.attempt:
+            continue
+        if isinstance(record, Running):
+            found[record.job] = Found(record.job, record.attempt, True, record.phase == "running")
+            continue
+        end = ended_event(record)
+        kind = EventKind.START_FAILED
+        if isinstance(end, Exited):
+            kind = EventKind.STOPPED if end.after_stop else EventKind.COMPLETED if end.exit_code == 0 else EventKind.FAILED
+        found[record.job] = Found(record.job, record.attempt, False, False, kind, record.exit_code)
+    return found
