@@ -78,15 +78,18 @@ def up(
     """
     import asyncio
 
-    from headway.api.serve import UpRequest, serve
+    from headway.api.serve import UpRequest, prepare, serve
     from headway.app.simulate import compiles_first
     from headway.runtime.home import find_home
+    from headway.runtime.warm import warm_up
 
     logging.basicConfig(format="headway: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    request = UpRequest(home=find_home(os.environ), nodes=nodes, policy=policy, port=port, round=round_)
+    prepared = prepare(request)
     if sys.stderr.isatty() and compiles_first():
         _note("compiling once, which takes a minute or two; later starts are quick")
-    request = UpRequest(home=find_home(os.environ), nodes=nodes, policy=policy, port=port, round=round_)
-    live = asyncio.run(serve(request, _announce_json if as_json else _announce))
+    warm_up(prepared.chosen.policy)
+    live = asyncio.run(serve(prepared, _announce_json if as_json else _announce))
     left = f"{live} job{'s' if live != 1 else ''} left, and what runs goes on running" if live else "no jobs left"
     _note(f"stopped; {left}; go on with: headway up")
 

@@ -800,6 +800,13 @@ def test_a_resize_for_which_the_task_table_has_to_grow() -> None:
     assert desk.get(0, "tasks") == 3 and desk.count("running") == 0 and desk.get(0, "migrations") == 1
 
 
+def test_a_start_for_which_the_edge_table_has_to_grow() -> None:
+    desk = Desk((4, 4), edges=2)
+    desk.submit(0, data=1, data_max=3, pipeline=2, cut=1)
+    desk.start(0, [(k // 4, [k % 4]) for k in range(6)], data=3)
+    assert desk.state.X.shape[1] >= desk.count("edges") == 4 and [t["edges"] for t in desk.tasks(0)] == [1, 0] * 3
+
+
 def test_a_submission_that_does_not_fit_is_applied_once() -> None:
     desk = Desk((1,), jobs=1, tasks=1, edges=1)
     for job in range(70):

@@ -377,7 +377,6 @@ def test_another_batch_size_alone_is_a_resize() -> None:
     assert do(desk, put(0, (0, [0]), batch=64)) == [(STOP, 0), (ROUND, 0)]
 
 
-@pytest.mark.xfail(strict=True, reason="WANTED drops the batch size that the plan asked for")
 def test_a_place_that_is_being_freed_takes_the_batch_size_along() -> None:
     desk = fresh(2, (1,), batch=32)
     desk.run(0, [(0, [0])])
@@ -449,10 +448,10 @@ def test_a_stopping_job_whose_new_place_the_plan_gives_to_another() -> None:
     assert desk.get(1, "placed") == 1
 
 
-def reshuffled(seed: int) -> tuple[Desk, dict[int, int], bool]:
+def reshuffled(seed: int) -> tuple[Desk, dict[int, int]]:
     """Jobs of one GPU each in all phases, and a plan that gives a random part of them other GPUs, applied and carried out to the end.
 
-    Returns the desk, the GPU that each job should be on (-1: none), and whether the plan held.
+    Returns the desk, and the GPU that each job should be on (-1: none).
     """
     r = random.Random(seed)
     desk = Desk((2, 2, 1))
@@ -476,8 +475,11 @@ def reshuffled(seed: int) -> tuple[Desk, dict[int, int], bool]:
             wanted[job] = free.pop()
             desk.stop(job, Reason.MIGRATED, [(gpus[wanted[job]][0], [gpus[wanted[job]][1]])])
     draft = desk.draft()
-    for job in r.sample(range(7), r.randint(2, 7)):
-        gpu = r.randrange(-1, 5)
+    moved = r.sample(range(7), r.randint(2, 7))
+    targets = sorted(set(range(5)) - {gpu for job, gpu in wanted.items() if job not in moved})
+    r.shuffle(targets)
+    for job in moved:
+        gpu = targets.pop() if targets and r.random() < 0.8 else -1
         if gpu >= 0:
             draft.place(job, [gpus[gpu][0]], [[gpus[gpu][1]]])
             wanted[job] = gpu
@@ -485,8 +487,6 @@ def reshuffled(seed: int) -> tuple[Desk, dict[int, int], bool]:
             draft.release(job)
             wanted[job] = -1
     plan = draft.plan()
-    if desk.check(plan) is not None:
-        return desk, wanted, False
     desk.do(plan)
     for _ in range(20):
         for job in r.sample(range(7), 7):
@@ -496,22 +496,17 @@ def reshuffled(seed: int) -> tuple[Desk, dict[int, int], bool]:
             elif desk.phase(job) == Phase.STARTING:
                 desk.report(K.STARTED, job)
         desk.settle()
-    return desk, wanted, True
+    return desk, wanted
 
 
 @pytest.mark.xfail(strict=True, raises=InvariantError, reason="as the ones above: plans of several moves hold in check and break in apply")
 def test_every_reshuffle_that_check_passes_is_carried_out() -> None:
-    held = 0
-    for seed in range(400):
-        desk, wanted, holds = reshuffled(seed)
-        held += holds
-        if not holds:
-            continue
+    for seed in range(300):
+        desk, wanted = reshuffled(seed)
         for job, gpu in wanted.items():
             assert desk.phase(job) == (Phase.QUEUED if gpu < 0 else Phase.RUNNING), (seed, job)
             if gpu >= 0:
                 assert desk.view().job(job).place[0].node == gpu // 2 and desk.view().job(job).place[0].gpus == (gpu % 2,), (seed, job)
-    assert held > 50
 
 
 def test_every_plan_of_releases_and_starts_that_check_passes_can_be_applied() -> None:

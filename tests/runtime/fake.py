@@ -242,7 +242,11 @@ class World:
     def kinds(self, number: int) -> list[str]:
         """What the journal says of one job, in short."""
         batch = self.journal()
-        of_job = (batch.records[:, 2] == number) & (batch.records[:, 1] >= EventKind.SUBMITTED) & (batch.records[:, 1] != EventKind.WHY)
+        of_job = (
+            (batch.records[:, 2] == number)
+            & (batch.records[:, 1] >= EventKind.SUBMITTED)
+            & (batch.records[:, 1] != EventKind.WHY)
+        )
         return [EventKind(int(kind)).name for kind in batch.records[of_job, 1]]
 
 

@@ -95,7 +95,9 @@ def specs(draw: st.DrawFn) -> JobSpec:
         server_resources=server,
         parallelism=parallelism,
         model=Model(
-            partitions=shares_ppm(weights) if weights else (), edge_bytes=draw(st.none() | st.integers(0, 10**6)), sync_bytes=gradient
+            partitions=shares_ppm(weights) if weights else (),
+            edge_bytes=draw(st.none() | st.integers(0, 10**6)),
+            sync_bytes=gradient,
         ),
         task_demands=tuple(given_demands) if given_demands is not None else None,
     )

@@ -23,7 +23,6 @@ from headway.policies.registry import Chosen, choose
 from headway.runtime.controller import Controller, FencedError, Pace
 from headway.runtime.home import Home
 from headway.runtime.journal import Journal, JournalError
-from headway.runtime.warm import warm_up
 
 NODES_MAX = 1024
 KEEP = FALLBACK = "fifo-backfill"
@@ -87,65 +86,78 @@ def parse_nodes(text: str) -> dict[str, int]:
     return {f"n{i}": slots for i in range(nodes)}
 
 
-async def serve(request: UpRequest, on_ready: Callable[[Ready], None]) -> int:
-    """Run a controller until SIGINT, SIGTERM or SIGHUP; returns how many jobs are live then. They go on running.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that has been read and checked."""
 
-    Raises:
-        UserError: something that was asked for is not possible, or another controller runs on this home.
-    """
+    home: Home
+    nodes: dict[str, int]
+    chosen: Chosen
+    port: int
+    interval_us: int
+
+
+def prepare(request: UpRequest) -> Prepared:
+    """Read and check what a request says. Nothing has started and nothing is written when this raises `UserError`."""
     nodes = parse_nodes(request.nodes)
     chosen = choose(request.policy.strip())
     if chosen.oracle:
         raise UserError("knows the true durations of jobs: it is for simulation only", key=f"policy {chosen.spec}")
-    interval_us = _interval_us(request.round)
     if not 0 <= request.port <= 65_535:
         raise UserError(f"expected a port from 0 to 65535, got {request.port}", key="port")
-    request.home.prepare()
-    with request.home.lock():
-        journal = Journal(request.home.journal)
-        engine = LocalEngine(request.home.engine_dir, nodes, home=request.home.root)
-        brains = Brains(chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
-        controller = Controller(journal, engine, brains, pace=Pace(interval_us=interval_us))
+    return Prepared(request.home, nodes, chosen, request.port, _interval_us(request.round))
+
+
+async def serve(prepared: Prepared, on_ready: Callable[[Ready], None]) -> int:
+    """Run a controller until SIGINT, SIGTERM or SIGHUP; returns how many jobs are live then. They go on running.
+
+    Raises:
+        UserError: another controller runs on this home, or it could not start or go on.
+    """
+    home = prepared.home
+    home.prepare()
+    with home.lock():
+        journal = Journal(home.journal)
+        engine = LocalEngine(home.engine_dir, prepared.nodes, home=home.root)
+        brains = Brains(prepared.chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
+        controller = Controller(journal, engine, brains, pace=Pace(interval_us=prepared.interval_us))
         try:
-            return await _serve(request, controller, chosen, nodes, on_ready)
+            return await _serve(prepared, controller, on_ready)
         except (JournalError, FencedError, EngineError) as error:
-            raise UserError(f"stopped: {error} (the jobs go on running)") from None
+            raise UserError(f"stopped: {error} (jobs that run go on running)") from None
         finally:
             await controller.close()
 
 
-async def _serve(
-    request: UpRequest, controller: Controller, chosen: Chosen, nodes: dict[str, int], on_ready: Callable[[Ready], None]
-) -> int:
+async def _serve(prepared: Prepared, controller: Controller, on_ready: Callable[[Ready], None]) -> int:
+    home = prepared.home
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, controller.stop)
     server = None
     try:
-        warm_up(chosen.policy)
         await controller.start()
-        server = ApiServer(controller, request.home.token(), request.port)
+        server = ApiServer(controller, home.token(), prepared.port)
         await server.start()
-        live = len(controller.state.live_rows())
         ready = Ready(
             server.url,
-            request.home.root,
-            request.home.token_file,
-            len(nodes),
-            sum(nodes.values()),
-            chosen.spec,
+            home.root,
+            home.token_file,
+            len(prepared.nodes),
+            sum(prepared.nodes.values()),
+            prepared.chosen.spec,
             controller.epoch,
-            live,
+            len(controller.state.live_rows()),
             tuple(controller.notes),
         )
-        request.home.publish(ready.to_json())
+        home.publish(ready.to_json())
         on_ready(ready)
         await controller.run()
         return len(controller.state.live_rows())
     finally:
         controller.stop()
         if server is not None:
-            request.home.retract()
+            home.retract()
             await server.close()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

@@ -61,9 +61,13 @@ def kernel(function: F) -> F:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE_DIR
     try:
-        return cast(F, numba.njit(cache=True, error_model="numpy", no_cfunc_wrapper=True)(function))
+        dispatcher = numba.njit(cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
     finally:
         numba.config.CACHE_DIR = before
+    template = dispatcher.get_call_template
+    # Numba would compile a kernel anew for each constant that another kernel calls it with; one version for all numbers will do.
+    dispatcher.get_call_template = lambda args, kws: template(tuple(types.unliteral(a) for a in args), kws)
+    return cast(F, dispatcher)
 
 
 @intrinsic

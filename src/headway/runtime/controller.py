@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +129,7 @@ class Controller:
         numbers = {name: number for number, name in self.state.names[Name.NODE].items()}
         self.intake.here = tuple(numbers[node.name] for node in nodes)
         self._pump = asyncio.create_task(self._listen(self.engine.events()), name="headway-engine-events")
+        self._pump.add_done_callback(lambda _: self._wake.set())
         await self._reconcile()
         await self._settle()
         await self._round()
@@ -137,6 +138,8 @@ class Controller:
         """Go on until `stop`. Raises `FencedError` or `JournalError` when it must not go on."""
         while not self.stopping:
             due = await self.step()
+            if self._pump is None or self._pump.done():
+                raise EngineError("the engine tells no more what happens") from self._pump_error()
             self._wake.clear()
             if self._inbox or self.stopping:
                 continue
@@ -144,6 +147,9 @@ class Controller:
             if wait_s > 0:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), min(wait_s, 3600.0))
+
+    def _pump_error(self) -> BaseException | None:
+        return self._pump.exception() if self._pump is not None and not self._pump.cancelled() else None
 
     def stop(self) -> None:
         """Ask `run` to return. The jobs go on running."""
@@ -157,11 +163,8 @@ class Controller:
         self._tell()
         if self._pump is not None:
             self._pump.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._pump
-        for entry in self._inbox:
-            if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
-                entry.answer.set_exception(UserError("the controller has stopped"))
+            await asyncio.wait([self._pump])
+        _refuse(self._inbox)
         await self.engine.close()
         self.journal.close()
 
@@ -191,17 +194,22 @@ class Controller:
 
     async def _take_over(self) -> None:
         """A new epoch: journalled, then told to the engine. A journal that has lost its end knows an old one: go further."""
-        for tried in range(EPOCHS_TRIED_MAX):
-            self.epoch = int(self.state.C[c.C_EPOCH]) + (1 << tried)
+        step, lost = 1, False
+        for _ in range(EPOCHS_TRIED_MAX):
+            self.epoch = int(self.state.C[c.C_EPOCH]) + step
             out = EventBuffer()
             text = self._clock.anchor().to_text() if isinstance(self._clock, JournalClock) else None
             out.add(self.now_us(), EventKind.EPOCH, a=self.epoch, text=text)
             self._record(out.take())
             try:
                 await self.engine.fence(self.epoch)
-                return
             except StaleEpoch:
                 log.warning("the engine has seen a newer epoch than %d", self.epoch)
+                step, lost = 2 * step, True
+                continue
+            if not lost:
+                return
+            step, lost = 1, False  # This one may be just as old as the newest; the next is newer than all.
         raise FencedError(f"the engine has seen a newer epoch than {self.epoch}")
 
     async def _listen(self, events: AsyncIterator[EngineEvent]) -> None:
@@ -390,32 +398,33 @@ class Controller:
         inbox, self._inbox = self._inbox, []
         if not inbox:
             return
-        now = self.now_us()
-        reports = EventBuffer(64, 256)
+        try:
+            over = self._take(inbox, self.now_us())
+        except BaseException:
+            _refuse(inbox)
+            raise
+        for job, attempt in over:
+            await self._acknowledge(job, attempt)
+        if any(isinstance(entry, NodeBack) for entry in inbox):
+            await self._reconcile()
+
+    def _take(self, inbox: Sequence[EngineEvent | Submission | Cancellation], now: int) -> list[tuple[int, int]]:
+        """Journal and answer; returns the (job, attempt) of the ends that are safe now."""
+        out = EventBuffer(64, 256)
         over: list[tuple[int, int]] = []
-        node_back = False
         for entry in inbox:
             if not isinstance(entry, (Submission, Cancellation)):
-                node_back = node_back or isinstance(entry, NodeBack)
-                self.intake.report(entry, now, reports, over)
+                self.intake.report(entry, now, out, over)
         submissions = [entry for entry in inbox if isinstance(entry, Submission)]
-        answered = self.intake.admit_all(submissions, now, reports)
-        self._record(reports.take())
+        answered = self.intake.admit_all(submissions, now, out)
+        self._record(out.take())
         for submission, number, is_new in answered:
-            job = self.board.by_number(number)
-            assert job is not None
-            _answer(submission.answer, (job, is_new))
+            _answer(submission.answer, (self.board.by_number(number), is_new))
         cancellations = [entry for entry in inbox if isinstance(entry, Cancellation)]
-        if cancellations:
-            self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
-            for entry in cancellations:
-                job = self.board.by_number(entry.number)
-                assert job is not None
-                _answer(entry.answer, job)
-        for job_number, attempt in over:
-            await self._acknowledge(job_number, attempt)
-        if node_back:
-            await self._reconcile()
+        self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
+        for entry in cancellations:
+            _answer(entry.answer, self.board.by_number(entry.number))
+        return over
 
     async def _reconcile(self) -> None:
         """Compare with what the engine really has: take in what was missed, end what must not run, ask again for stops."""
@@ -456,6 +465,13 @@ class Controller:
 def _owned(batch: EventBatch) -> EventBatch:
     """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
     return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch
+
+
+def _refuse(inbox: Sequence[EngineEvent | Submission | Cancellation]) -> None:
+    """Tell whoever still waits that there will be no answer."""
+    for entry in inbox:
+        if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
+            entry.answer.set_exception(UserError("the controller has stopped"))
 
 
 def _answer(future: asyncio.Future[Any], value: object) -> None:

@@ -127,12 +127,13 @@ class Intake:
             return
         row = self.state.row(event.job)
         current = row is not None and self.state.J[c.J_ATTEMPT, row] == event.attempt
-        current = current and self.state.J[c.J_PHASE, row] != Phase.QUEUED
         if isinstance(event, Started):
-            if current:
+            if current and self.state.J[c.J_PHASE, row] == Phase.STARTING:
                 out.add(now, EventKind.STARTED, event.job, event.attempt)
             return
-        if current:
+        if (event.job, event.attempt) in over:
+            return
+        if current and self.state.J[c.J_PHASE, row] != Phase.QUEUED:
             add_end(out, now, event, int(self.state.J[c.J_REASON, row]))
         over.append((event.job, event.attempt))
 

@@ -1,0 +1,101 @@
+"""`python -m headway.warm`: compile all kernels into the cache, on two processors at once. Done once for each version of the source."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.columns import EventKind, Reason
+from headway.core.jit import cache_dir
+from headway.core.plan import Capabilities
+from headway.core.round import check, diff, settled
+from headway.core.state import State
+from headway.core.view import ClusterView
+from headway.workloads.cluster import Cluster, parse_cluster
+from headway.workloads.schema import Workload, plain_spec, set_workers
+
+MARK = "complete"
+
+
+def small_workload() -> Workload:
+    """Two jobs of two GPUs (two, so that a table in column order looks different from one in row order)."""
+    spec = plain_spec(2)
+    set_workers(spec, np.array([2, 2], np.int64))
+    return Workload("warm", np.zeros(2, np.int64), spec, np.full(2, 1_000_000, np.int64))
+
+
+def small_state(cluster: Cluster) -> State:
+    """A cluster with nothing on it."""
+    state = State()
+    state.apply(cluster.events(0, ("user",), ("default",)))
+    return state
+
+
+def warm_core() -> None:
+    """apply, compact, check, diff, settle."""
+    cluster = parse_cluster("1x4")
+    state = small_state(cluster)
+    state.compact()
+    draft = ClusterView(state, 0, 0).draft()
+    draft.why(-1, Reason.NO_ROOM)
+    check(state, draft.plan(), Capabilities())
+    plan = ClusterView(state, 0, 0).draft().plan()
+    plan.overrides = np.zeros((1, c.OVERRIDE), np.int64)
+    plan.overrides[0, c.O_OP] = c.Op.WHY
+    plan.seen = -1
+    check(state, plan, Capabilities())
+    plan.overrides = np.zeros((1, c.OVERRIDE), np.int64)
+    plan.overrides[0, c.O_OP] = c.Op.WHY
+    diff(state, plan, 0)
+    state.C[c.C_PLACED_WAITING] = 1
+    settled(state, 0)
+
+
+def warm_rest() -> None:
+    """The world, the metrics and the policies."""
+    from headway.metrics.fold import MetricsFold
+    from headway.policies.registry import REGISTRY, make_policy
+    from headway.sim.world import World
+
+    cluster = parse_cluster("1x4")
+    world = World(small_workload(), cluster)
+    reports = world.advance(0, 1)
+    MetricsFold().update(reports)
+    requests = reports.records.copy()
+    requests[:, c.E_KIND] = EventKind.WHY
+    world.execute(type(reports)(requests, reports.pool), 0)
+    state = State()
+    state._resize_cluster(1, 4, 1, np.array([4, 1000], np.int64))
+    state.C[c.C_WAITING] = 1
+    for name in REGISTRY:
+        make_policy(name).decide(ClusterView(state, 0, 0), None)
+
+
+PARTS: dict[str, Callable[[], None]] = {"core": warm_core, "rest": warm_rest}
+
+
+def main(argv: list[str]) -> int:
+    """Compile one part (its name as the argument), or all of them side by side."""
+    if argv:
+        PARTS[argv[0]]()
+        return 0
+    mark = cache_dir() / MARK
+    if mark.exists():
+        return 0
+    print("compiling once (about a minute) …", file=sys.stderr, flush=True)
+    begin = time.perf_counter()
+    runs = [subprocess.Popen([sys.executable, "-m", "headway.warm", part]) for part in PARTS]
+    codes = [run.wait() for run in runs]
+    if not any(codes):
+        mark.touch()
+        print(f"compiled in {time.perf_counter() - begin:.0f} s", file=sys.stderr)
+    return max(codes)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
