@@ -1,4 +1,5 @@
-"""One round (decide + check + diff) at several sizes: steady (1 % of the jobs changed), storm (everything preempted), cold (everything placed)."""
+"""One round (decide + check + diff) at several sizes: steady (1 % of the jobs changed), storm (everything preempted), cold
+(everything placed)."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ def submissions(first: int, estimates_s: list[int]) -> EventBatch:
     set_workers(spec, np.ones(n, np.int64))
     spec[c.J_ESTIMATE] = np.array(estimates_s, np.int64) * US
     records = np.zeros((n, c.RECORD), np.int64)
-    records[:, c.E_KIND], records[:, c.E_ID], records[:, c.E_POOL] = EventKind.SUBMITTED, np.arange(first, first + n), c.SPEC_COLUMNS
+    records[:, c.E_KIND], records[:, c.E_ID], records[:, c.E_POOL] = (
+        EventKind.SUBMITTED,
+        np.arange(first, first + n),
+        c.SPEC_COLUMNS,
+    )
     return EventBatch(records, np.ascontiguousarray(spec.T).reshape(-1))
 
 

@@ -1,6 +1,7 @@
 """`make bench`: speed of the simulator and of single rounds, as ratios against a yardstick run in the same process.
 
-Machines differ and are noisy; the yardstick (sorting and a plain Python loop) is timed beside every figure, and a figure's ratio to it is what is compared with
+Machines differ and are noisy; the yardstick (sorting and a plain Python loop) is timed beside every figure, and a figure's
+ratio to it is what is compared with
 `bench/reference.json`. A ratio that is 20 % worse than the committed one fails. `--write` commits the present ratios.
 """
 
@@ -76,13 +77,16 @@ def simulation(policy: str, workload: str, cluster: str, load: float, repeats: i
 
 def philly(repeats: int, rows: dict[str, float]) -> None:
     """jobs/s per policy on Philly."""
-    print(f"\nPhilly, 72,294 jobs, --cluster philly, 60-s rounds\n{'policy':16}{'load':>6}{'jobs/s':>10}{'CPU s':>8}{'rounds':>9}{'preempted':>11}{'MB':>7}")
+    print(
+        f"\nPhilly, 72,294 jobs, --cluster philly, 60-s rounds\n{'policy':16}{'load':>6}{'jobs/s':>10}{'CPU s':>8}{'rounds':>9}{'preempted':>11}{'MB':>7}"
+    )
     for load in LOADS:
         for policy in POLICIES:
             stick = yardstick_s()
             r = simulation(policy, str(PHILLY), "philly", load, repeats)
             print(
-                f"{policy:16}{load:6.1f}{r['jobs'] / r['cpu_s']:10,.0f}{r['cpu_s']:8.2f}{r['rounds']:9,.0f}{r['preemptions']:11,.0f}{r['peak_mb']:7.0f}",
+                f"{policy:16}{load:6.1f}{r['jobs'] / r['cpu_s']:10,.0f}{r['cpu_s']:8.2f}{r['rounds']:9,.0f}"
+                f"{r['preemptions']:11,.0f}{r['peak_mb']:7.0f}",
                 flush=True,
             )
             rows[f"philly {policy} {load}"] = r["cpu_s"] / stick
@@ -92,7 +96,9 @@ def growth(repeats: int, rows: dict[str, float]) -> None:
     """Time per job as the workload grows tenfold."""
     print(f"\nGrowth, poisson at load 0.8 on 16x8\n{'policy':16}{'50k µs/job':>12}{'500k µs/job':>13}{'ratio':>7}")
     for policy in GROWN:
-        small, large = (simulation(policy, f"poisson:jobs={n},load=0.8,cluster=16x8", "16x8", 0.0, repeats) for n in (50_000, 500_000))
+        small, large = (
+            simulation(policy, f"poisson:jobs={n},load=0.8,cluster=16x8", "16x8", 0.0, repeats) for n in (50_000, 500_000)
+        )
         per_job = [r["cpu_s"] / r["jobs"] * 1e6 for r in (small, large)]
         print(f"{policy:16}{per_job[0]:12.1f}{per_job[1]:13.1f}{per_job[1] / per_job[0]:7.2f}", flush=True)
         rows[f"growth {policy}"] = per_job[1] / per_job[0]
@@ -154,7 +160,8 @@ def main() -> int:
         imports(rows)
     known: dict[str, float] = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}
     worse = {k: v / known[k] for k, v in rows.items() if k in known and v / known[k] > WORSE_MAX}
-    print(f"\n{len(rows)} ratios; against the committed reference: median {statistics.median([v / known[k] for k, v in rows.items() if k in known] or [1.0]):.2f}")
+    ratios = [v / known[k] for k, v in rows.items() if k in known] or [1.0]
+    print(f"\n{len(rows)} ratios; against the committed reference: median {statistics.median(ratios):.2f}")
     for name, factor in sorted(worse.items(), key=lambda item: -item[1]):
         print(f"WORSE {name}: {factor:.2f} times the committed ratio")
     if asked.write:

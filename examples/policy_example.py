@@ -18,7 +18,9 @@ class SmallestFirst:
         draft, J, T, N = view.draft(), view.state.J, view.state.T, view.state.N
         # What nobody wants on each node that is up: GPUs, cpus, memory.
         up = [node.number for node in view.nodes() if node.phase == NodePhase.UP]
-        room = {n: [gpus_of(int(N[c.N_FREE_MASK, n])), *(N[[c.N_CPU_MAX, c.N_MEM_MAX], n] - N[[c.N_CPU, c.N_MEM], n])] for n in up}
+        room = {
+            n: [gpus_of(int(N[c.N_FREE_MASK, n])), *(N[[c.N_CPU_MAX, c.N_MEM_MAX], n] - N[[c.N_CPU, c.N_MEM], n])] for n in up
+        }
         waiting = [job for job in view.jobs() if job.phase == Phase.QUEUED and not job.place]
         for job in sorted(waiting, key=lambda job: (-job.priority, job.gpus, job.id)):
             if J[c.J_HOLD, job.row]:  # its owner wants it to wait

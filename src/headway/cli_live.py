@@ -90,8 +90,10 @@ def up(
         _note("compiling once, which takes a minute or two; later starts are quick")
     warm_up(prepared.chosen.policy)
     live = asyncio.run(serve(prepared, _announce_json if as_json else _announce))
-    left = f"{live} job{'s' if live != 1 else ''} left, and what runs goes on running" if live else "no jobs left"
-    _note(f"stopped; {left}; go on with: headway up")
+    if live:
+        _note(f"stopped; {live} job{'s' if live != 1 else ''} left, and what runs goes on running; go on with: headway up")
+    else:
+        _note("stopped; no jobs left")
 
 
 def _announce(ready: Ready) -> None:

@@ -1,4 +1,5 @@
-"""`python -m headway.warm`: compile all kernels into the cache, on two processors at once. Done once for each version of the source."""
+"""`python -m headway.warm`: compile all kernels into the cache, on two processors at once. Done once for each version of the
+source."""
 
 from __future__ import annotations
 

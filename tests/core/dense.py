@@ -8,14 +8,28 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from headway.core import columns as c
 from headway.core.bitmap import members
 from headway.core.check import (
-    V_BAD_GPU, V_CPU, V_ENDED, V_FRACTION, V_GANG, V_GPU, V_HELD, V_KIND, V_MEM, V_NODE, V_NOT_PLACED, V_OP, V_QUOTA, V_RULE, V_SHAPE,
-    V_SHARE, V_TWICE, V_UNEVEN,
-)  # fmt: skip
+    V_BAD_GPU,
+    V_CPU,
+    V_ENDED,
+    V_FRACTION,
+    V_GANG,
+    V_GPU,
+    V_HELD,
+    V_KIND,
+    V_MEM,
+    V_NODE,
+    V_NOT_PLACED,
+    V_OP,
+    V_QUOTA,
+    V_RULE,
+    V_SHAPE,
+    V_SHARE,
+    V_TWICE,
+    V_UNEVEN,
+)
 from headway.core.columns import EventKind, NodePhase, Op, Phase, Reason
 from headway.core.events import EventBatch, EventBuffer, concatenate
 from headway.core.plan import Capabilities, Draft, Plan
@@ -29,9 +43,22 @@ Task = tuple[int, Sequence[int]] | tuple[int, Sequence[int], int]
 """Where a task goes: node, local GPUs, and what it books on each (1000 if it is not said)."""
 
 PLAIN_SPEC = {
-    "priority": 50, "urgency": 5, "deadline": c.NEVER, "time_limit": c.NEVER, "data": 1, "pipeline": 1, "tensor": 1, "width": 1,
-    "gpu_task": c.WHOLE, "kind_mask": -1, "cpu_task": 1000, "mem_task": GB, "retry_max": 3, "group": -1, "model": -1,
-}  # fmt: skip
+    "priority": 50,
+    "urgency": 5,
+    "deadline": c.NEVER,
+    "time_limit": c.NEVER,
+    "data": 1,
+    "pipeline": 1,
+    "tensor": 1,
+    "width": 1,
+    "gpu_task": c.WHOLE,
+    "kind_mask": -1,
+    "cpu_task": 1000,
+    "mem_task": GB,
+    "retry_max": 3,
+    "group": -1,
+    "model": -1,
+}
 
 
 def spec(**changed: int) -> list[int]:
@@ -56,15 +83,30 @@ class Desk:
     """A state that is fed one event at a time, with the dense audit after each, and the journal of what it was fed."""
 
     def __init__(
-        self, gpus: Sequence[int] = (2,), *, cpus: int = 8000, mem: int = 64 * GB, kinds: Sequence[int] = (), limits: Sequence[int] = (-1,),
-        share_limit: int = c.WHOLE, racks: Sequence[int] = (), audited: bool = True, **room: int,
-    ) -> None:  # fmt: skip
+        self,
+        gpus: Sequence[int] = (2,),
+        *,
+        cpus: int = 8000,
+        mem: int = 64 * GB,
+        kinds: Sequence[int] = (),
+        limits: Sequence[int] = (-1,),
+        share_limit: int = c.WHOLE,
+        racks: Sequence[int] = (),
+        audited: bool = True,
+        **room: int,
+    ) -> None:
         self.state = State(**room)
         self.t, self.audited = 0, audited
         self.journal: list[EventBatch] = []
         kinds = kinds or [0] * len(gpus)
         racks = racks or [0] * len(gpus)
-        self.emit(EventKind.CLUSTER_SET, a=len(gpus), b=sum(gpus), c=max(kinds, default=0) + 1, payload=(max(gpus, default=0), share_limit))
+        self.emit(
+            EventKind.CLUSTER_SET,
+            a=len(gpus),
+            b=sum(gpus),
+            c=max(kinds, default=0) + 1,
+            payload=(max(gpus, default=0), share_limit),
+        )
         first = 0
         for n, count in enumerate(gpus):
             self.emit(EventKind.NODE_ADDED, n, payload=(racks[n], kinds[n], count, first, cpus, mem, 10**9))
@@ -74,9 +116,17 @@ class Desk:
 
     # -- events ---------------------------------------------------------------------------------------------------
     def emit(
-        self, kind: EventKind, subject: int = 0, attempt: int = 0, a: int = 0, b: int = 0, c: int = 0,
-        payload: Sequence[int] = (), text: str | None = None, t: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        kind: EventKind,
+        subject: int = 0,
+        attempt: int = 0,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        payload: Sequence[int] = (),
+        text: str | None = None,
+        t: int | None = None,
+    ) -> None:
         """Apply one event, at `t` (or at the desk's present time)."""
         if t is not None:
             self.t = t
@@ -92,17 +142,35 @@ class Desk:
         if self.audited:
             audit(self.state)
 
-    def submit(self, job: int, *, t: int | None = None, tasks: Sequence[int] = (), text: str | None = None, **columns: int) -> int:
+    def submit(
+        self, job: int, *, t: int | None = None, tasks: Sequence[int] = (), text: str | None = None, **columns: int
+    ) -> int:
         """`tasks`: DETAIL numbers a task, for a job with `details=1`."""
         self.emit(EventKind.SUBMITTED, job, payload=[*spec(**columns), *tasks], text=text, t=t)
         return job
 
-    def want(self, job: int, tasks: Iterable[Task], *, t: int | None = None, data: int | None = None, servers: int | None = None, batch: int = 0) -> None:
+    def want(
+        self,
+        job: int,
+        tasks: Iterable[Task],
+        *,
+        t: int | None = None,
+        data: int | None = None,
+        servers: int | None = None,
+        batch: int = 0,
+    ) -> None:
         b, extra = self._shape(job, data, servers, batch)
         self.emit(EventKind.WANTED, job, self.get(job, "attempt"), b=b, c=extra, payload=place(tasks), t=t)
 
     def start(
-        self, job: int, tasks: Iterable[Task], *, t: int | None = None, data: int | None = None, servers: int | None = None, batch: int = 0
+        self,
+        job: int,
+        tasks: Iterable[Task],
+        *,
+        t: int | None = None,
+        data: int | None = None,
+        servers: int | None = None,
+        batch: int = 0,
     ) -> None:
         """Ask for the next attempt of a job."""
         b, extra = self._shape(job, data, servers, batch)
@@ -114,13 +182,22 @@ class Desk:
         self.report(EventKind.STARTED, job)
 
     def stop(
-        self, job: int, reason: Reason = Reason.PREEMPTED, tasks: Iterable[Task] = (), *, t: int | None = None, data: int | None = None,
-        servers: int | None = None, batch: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        job: int,
+        reason: Reason = Reason.PREEMPTED,
+        tasks: Iterable[Task] = (),
+        *,
+        t: int | None = None,
+        data: int | None = None,
+        servers: int | None = None,
+        batch: int = 0,
+    ) -> None:
         b, extra = self._shape(job, data, servers, batch)
         self.emit(EventKind.STOP_REQUESTED, job, self.get(job, "attempt"), a=reason, b=b, c=extra, payload=place(tasks), t=t)
 
-    def report(self, kind: EventKind, job: int, *, attempt: int | None = None, t: int | None = None, a: int = 0, b: int = -1, c: int = 0) -> None:
+    def report(
+        self, kind: EventKind, job: int, *, attempt: int | None = None, t: int | None = None, a: int = 0, b: int = -1, c: int = 0
+    ) -> None:
         """What an engine says of a job's present attempt (or of another)."""
         self.emit(kind, job, self.get(job, "attempt") if attempt is None else attempt, a=a, b=b, c=c, t=t)
 
@@ -214,8 +291,9 @@ def assert_clean(state: State) -> None:
 # --- the dense audit ----------------------------------------------------------------------------------------------
 def audit(state: State) -> None:
     """Recount everything that `apply` keeps up to date, from the jobs and their tasks alone."""
-    J, T, N, G, Q, C = (getattr(state, name).tolist() for name in "JTNGQC")
-    job = [dict(zip(c.JOB_COLUMN_NAMES, column, strict=True)) for column in zip(*J, strict=True)][: C[c.C_ROWS]]
+    N, G, Q, C = (getattr(state, name).tolist() for name in "NGQC")
+    T = state.T[:, : C[c.C_TASKS]].tolist()
+    job = [dict(zip(c.JOB_COLUMN_NAMES, column, strict=True)) for column in state.J[:, : C[c.C_ROWS]].T.tolist()]
     live = [row for row, j in enumerate(job) if j["phase"] <= Phase.STOPPING]
     nodes, gpus = C[c.C_NODES], C[c.C_GPUS]
     booked, tasks, held, held_tasks, used = ([0] * gpus for _ in range(5))
@@ -259,7 +337,13 @@ def audit(state: State) -> None:
         if j["phase"] in (Phase.STARTING, Phase.RUNNING):
             assert j["placed"], "a job runs where it is not wanted"
         assert state.row(j["id"]) == row
-    for name, column in (("booked", c.G_BOOKED), ("tasks", c.G_TASKS), ("held", c.G_HELD), ("held_tasks", c.G_HELD_TASKS), ("used", c.G_USED)):
+    for name, column in (
+        ("booked", c.G_BOOKED),
+        ("tasks", c.G_TASKS),
+        ("held", c.G_HELD),
+        ("held_tasks", c.G_HELD_TASKS),
+        ("used", c.G_USED),
+    ):
         counted = {"booked": booked, "tasks": tasks, "held": held, "held_tasks": held_tasks, "used": used}[name]
         assert G[column] == counted, f"GPUs: {name}"
     assert all(0 <= g <= c.WHOLE for g in booked + held)
@@ -316,10 +400,16 @@ class Entry:
 
 def entries_of(plan: Plan) -> list[Entry]:
     return [
-        Entry(o[c.O_OP], o[c.O_ROW], o[c.O_DATA], o[c.O_SERVERS], o[c.O_A],
-              [tuple(task) for task in plan.places[o[c.O_TASK0] : o[c.O_TASK0] + o[c.O_TASKS]].tolist()])
+        Entry(
+            o[c.O_OP],
+            o[c.O_ROW],
+            o[c.O_DATA],
+            o[c.O_SERVERS],
+            o[c.O_A],
+            [tuple(task) for task in plan.places[o[c.O_TASK0] : o[c.O_TASK0] + o[c.O_TASKS]].tolist()],
+        )
         for o in plan.overrides.tolist()
-    ]  # fmt: skip
+    ]
 
 
 def faults_alone(state: State, entry: Entry, *, fractions: bool, uneven: bool) -> set[int]:
@@ -437,9 +527,14 @@ def random_desk(r: random.Random, *, steps: int = 25, audited: bool = False, lim
     sizes = [r.choice((1, 2, 4)) for _ in range(r.randint(1, 3))]
     kinds = [r.randrange(2) for _ in sizes]
     desk = Desk(
-        sizes, kinds=kinds, cpus=r.choice((3000, 8000)), mem=r.choice((3, 64)) * GB, limits=limits or (-1, r.choice((-1, 2000, 4000))),
-        share_limit=r.choice((c.WHOLE, 900)), audited=audited,
-    )  # fmt: skip
+        sizes,
+        kinds=kinds,
+        cpus=r.choice((3000, 8000)),
+        mem=r.choice((3, 64)) * GB,
+        limits=limits or (-1, r.choice((-1, 2000, 4000))),
+        share_limit=r.choice((c.WHOLE, 900)),
+        audited=audited,
+    )
     number = 0
     for _ in range(steps):
         desk.t += r.randint(0, 3) * US
@@ -447,9 +542,15 @@ def random_desk(r: random.Random, *, steps: int = 25, audited: bool = False, lim
         step = r.random()
         if step < 0.3 or not live:
             columns = dict(
-                data=r.choice((1, 1, 2)), gpu_task=r.choice((0, 500, 1000, 1000, 2000)), cpu_task=r.choice((500, 1000)), queue=r.randrange(2),
-                share=r.randrange(2), kind_mask=r.choice((-1, 1, 2)), stop_allow=r.choice((0, 2, 6)), data_max=3,
-            )  # fmt: skip
+                data=r.choice((1, 1, 2)),
+                gpu_task=r.choice((0, 500, 1000, 1000, 2000)),
+                cpu_task=r.choice((500, 1000)),
+                queue=r.randrange(2),
+                share=r.randrange(2),
+                kind_mask=r.choice((-1, 1, 2)),
+                stop_allow=r.choice((0, 2, 6)),
+                data_max=3,
+            )
             if r.random() < 0.2:
                 columns |= dict(alt_gpu=1000, alt_mask=r.choice((1, 2)))
             desk.submit(number, **columns)
@@ -502,7 +603,11 @@ def random_plan(r: random.Random, desk: Desk, *, jobs: int = 3, wild: bool = Tru
                 node = r.randrange(nodes)
                 need = -(-j["gpu_task"] // c.WHOLE)
                 size = int(state.N[c.N_GPUS, node])
-                begin = r.randrange(max(size - need, 0) + 1) if r.random() < 0.5 or need > size else min(taken[node], max(size - need, 0))
+                begin = (
+                    r.randrange(max(size - need, 0) + 1)
+                    if r.random() < 0.5 or need > size
+                    else min(taken[node], max(size - need, 0))
+                )
                 taken[node] += need
                 where.append(node)
                 on.append(list(range(begin, begin + need)))

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.core.dense import GB, US, Desk, place, spec
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, NodePhase, Phase, Reason
 from headway.core.events import EventBuffer
 from headway.core.life import BACKOFF_US
 from headway.core.state import INVARIANTS, InvariantError
-from tests.core.dense import GB, US, Desk, place, spec
 
 K = EventKind
 STALE, IMPOSSIBLE = "stale", "impossible"
@@ -160,7 +160,7 @@ def tables(desk: Desk) -> tuple[bytes, ...]:
     """Everything but the counters of stale events, of all events, and the time."""
     C = desk.state.C.copy()
     C[[c.C_STALE, c.C_SEQUENCE, c.C_NOW]] = 0
-    return tuple(getattr(desk.state, name).tobytes() for name in "JTXFNGQBR") + (C.tobytes(),)
+    return (*(getattr(desk.state, name).tobytes() for name in "JTXFNGQBR"), C.tobytes())
 
 
 @pytest.mark.parametrize(("where", "kind", "a", "after"), ROWS, ids=[f"{w}-{k.name}-{a}" for w, k, a, _ in ROWS])
@@ -172,7 +172,8 @@ def test_the_table_of_transitions(where: str, kind: EventKind, a: int, after: Ph
             emit(desk, kind, a)
         phase = {"placed": "queued", "migrating": "stopping"}.get(where, where)
         attempt = int(where not in ("queued", "placed"))
-        story = f"event {kind.name.lower()} at 5000000 µs for attempt {attempt + (kind == K.START_REQUESTED)}; the job is {phase}, attempt {attempt}"
+        told = attempt + (kind == K.START_REQUESTED)
+        story = f"event {kind.name.lower()} at 5000000 µs for attempt {told}; the job is {phase}, attempt {attempt}"
         assert story in str(error.value) and error.value.job == 0
         return
     emit(desk, kind, a)
@@ -184,7 +185,17 @@ def test_the_table_of_transitions(where: str, kind: EventKind, a: int, after: Ph
 
 def test_the_table_names_every_event_of_a_job() -> None:
     kinds = {kind for row in TABLE.values() for kind, _ in row}
-    elsewhere = {K.SUBMITTED, K.HOLD_SET, K.PRIORITY_SET, K.RULE_SET, K.WHY, K.REFUSED, K.ROUND, K.ESTIMATE_REQUESTED, K.ESTIMATED}
+    elsewhere = {
+        K.SUBMITTED,
+        K.HOLD_SET,
+        K.PRIORITY_SET,
+        K.RULE_SET,
+        K.WHY,
+        K.REFUSED,
+        K.ROUND,
+        K.ESTIMATE_REQUESTED,
+        K.ESTIMATED,
+    }
     of_the_cluster = {K.NAMED, K.NODE_ADDED, K.NODE_UP, K.NODE_DOWN, K.NODE_DRAINING, K.QUEUE_SET, K.CLUSTER_SET, K.EPOCH}
     assert kinds | elsewhere | of_the_cluster == set(EventKind)
 
@@ -274,7 +285,14 @@ def test_a_kind_that_is_not_there_is_an_invariant_too(kind: int) -> None:
 
 
 def test_what_would_be_given_back_twice_is_found() -> None:
-    for table, column in (("G", c.G_BOOKED), ("G", c.G_TASKS), ("G", c.G_HELD), ("G", c.G_HELD_TASKS), ("N", c.N_CPU), ("N", c.N_HELD_MEM)):
+    for table, column in (
+        ("G", c.G_BOOKED),
+        ("G", c.G_TASKS),
+        ("G", c.G_HELD),
+        ("G", c.G_HELD_TASKS),
+        ("N", c.N_CPU),
+        ("N", c.N_HELD_MEM),
+    ):
         desk = desk_with("running")
         desk.audited = False
         getattr(desk.state, table)[column, 0] = 0
@@ -296,7 +314,12 @@ def test_waiting_run_and_attained_by_hand() -> None:
     desk.submit(0, gpu_task=300, share=1, t=1_000_000)
     desk.start(0, [(0, [0], 300)], t=1_500_000)
     desk.report(K.STARTED, 0, t=2_000_001)
-    assert [desk.get(0, x) for x in ("waited", "last_wait", "first_start", "started_at")] == [1_000_001, 500_000, 2_000_001, 2_000_001]
+    assert [desk.get(0, x) for x in ("waited", "last_wait", "first_start", "started_at")] == [
+        1_000_001,
+        500_000,
+        2_000_001,
+        2_000_001,
+    ]
     desk.stop(0, t=4_500_000)
     desk.report(K.STOPPED, 0, t=4_500_005)
     # 2,500,004 µs on 300 milli: 2500 whole ms give 750,000 GPU·µs, and 4 µs · 300 = 1200 milli give 1 more
@@ -304,7 +327,12 @@ def test_waiting_run_and_attained_by_hand() -> None:
     desk.run(0, [(0, [1], 300)], t=5_000_000)
     desk.report(K.STOPPED, 0, t=5_000_003)
     # 3 µs · 300 = 900 milli: nothing whole; each period is rounded by itself
-    assert [desk.get(0, x) for x in ("run", "attained", "waited", "last_wait")] == [2_500_007, 750_001, 1_000_001 + 499_995, 499_995]
+    assert [desk.get(0, x) for x in ("run", "attained", "waited", "last_wait")] == [
+        2_500_007,
+        750_001,
+        1_000_001 + 499_995,
+        499_995,
+    ]
     assert desk.get(0, "first_start") == 2_000_001
 
 
@@ -315,7 +343,9 @@ def test_service_is_what_is_held_summed_over_the_gang() -> None:
     assert desk.get(0, "held_milli") == 4000
     assert desk.view().attained_us(np.array([0])).tolist() == [0]
     desk.t = 1_000_017
-    assert desk.view().attained_us(np.array([0])).tolist() == [4_000_028] and desk.view().run_us(np.array([0])).tolist() == [1_000_007]
+    assert desk.view().attained_us(np.array([0])).tolist() == [4_000_028] and desk.view().run_us(np.array([0])).tolist() == [
+        1_000_007
+    ]
     desk.report(K.STOPPED, 0)
     assert (desk.get(0, "attained"), desk.get(0, "held_milli")) == (4_000_028, 0)
 
@@ -386,7 +416,11 @@ def test_what_was_told_to_stop_spends_no_retry(kind: EventKind) -> None:
     desk.start(0, [(0, [0])])
     desk.stop(0)
     desk.report(kind, 0)
-    assert desk.phase(0) == Phase.QUEUED and [desk.get(0, x) for x in ("retries", "not_before", "reason")] == [0, 0, Reason.PREEMPTED]
+    assert desk.phase(0) == Phase.QUEUED and [desk.get(0, x) for x in ("retries", "not_before", "reason")] == [
+        0,
+        0,
+        Reason.PREEMPTED,
+    ]
 
 
 def test_a_stop_that_nobody_asked_for_spends_no_retry() -> None:
@@ -404,7 +438,9 @@ ENDS = {Reason.CANCELLED: Phase.CANCELLED, Reason.EARLY_STOP: Phase.COMPLETED, R
 @pytest.mark.parametrize(("reason", "end"), ENDS.items())
 @pytest.mark.parametrize("kind", [K.STOPPED, K.FAILED, K.START_FAILED])
 @pytest.mark.parametrize("where", ["starting", "running", "stopping", "migrating"])
-def test_a_stop_with_an_ending_reason_ends_the_job_when_it_has_stopped(reason: Reason, end: Phase, kind: EventKind, where: str) -> None:
+def test_a_stop_with_an_ending_reason_ends_the_job_when_it_has_stopped(
+    reason: Reason, end: Phase, kind: EventKind, where: str
+) -> None:
     desk = desk_with(where)
     desk.stop(0, reason)
     assert desk.phase(0) == Phase.STOPPING and desk.get(0, "placed") == 0 and desk.get(0, "finishing") == reason
@@ -474,7 +510,12 @@ def test_a_job_that_is_gone_before_it_is_told_to_leave_a_lost_node_just_queues(k
     desk = desk_with("starting")
     desk.emit(K.NODE_DOWN, 0)
     desk.report(kind, 0)
-    assert desk.phase(0) == Phase.QUEUED and desk.settle() == [] and desk.get(0, "retries") == retries and desk.count("must_stop") == 0
+    assert (
+        desk.phase(0) == Phase.QUEUED
+        and desk.settle() == []
+        and desk.get(0, "retries") == retries
+        and desk.count("must_stop") == 0
+    )
 
 
 def test_a_stopping_job_on_a_lost_node_is_left_to_stop() -> None:
@@ -487,7 +528,12 @@ def test_a_placed_job_gives_its_place_on_a_lost_node_up_and_goes_on_waiting() ->
     desk = desk_with("placed")
     desk.emit(K.NODE_DOWN, 1, t=4 * US)
     assert desk.settle() == [K.UNWANTED]
-    assert desk.phase(0) == Phase.QUEUED and desk.get(0, "placed") == 0 and desk.get(0, "queued_at") == 0 and desk.count("waiting") == 1
+    assert (
+        desk.phase(0) == Phase.QUEUED
+        and desk.get(0, "placed") == 0
+        and desk.get(0, "queued_at") == 0
+        and desk.count("waiting") == 1
+    )
 
 
 def test_a_migrating_job_gives_up_the_place_on_a_lost_node_but_not_its_stop() -> None:
@@ -619,7 +665,9 @@ def test_usage_moves_what_is_used_on_the_held_place_and_goes_with_it() -> None:
     desk.emit(K.USAGE, 0, 1, a=0, payload=(10, 10, 10, 10))
     assert [desk.gpu(g, "used") for g in range(4)] == [5, 5, 750, 750]
     desk.report(K.STOPPED, 0)
-    assert [desk.gpu(g, "used") for g in range(4)] == [0] * 4 and desk.node(0, "use_cpu") == desk.node(0, "use_mem") == desk.node(0, "use_net") == 0
+    assert [desk.gpu(g, "used") for g in range(4)] == [0] * 4 and desk.node(0, "use_cpu") == desk.node(0, "use_mem") == desk.node(
+        0, "use_net"
+    ) == 0
 
 
 def test_the_usage_of_a_task_without_gpus() -> None:
@@ -653,7 +701,14 @@ def test_rule_why_hold_priority_round_and_refusals() -> None:
     desk.emit(K.HOLD_SET, 0, a=1)
     desk.emit(K.PRIORITY_SET, 0, a=90)
     desk.emit(K.ESTIMATE_REQUESTED, 0, a=1)
-    assert [desk.get(0, x) for x in ("rule_in_force", "why", "why_a", "why_b", "hold", "priority")] == [2, Reason.NO_ROOM, 4, 1, 1, 90]
+    assert [desk.get(0, x) for x in ("rule_in_force", "why", "why_a", "why_b", "hold", "priority")] == [
+        2,
+        Reason.NO_ROOM,
+        4,
+        1,
+        1,
+        90,
+    ]
     assert (desk.count("priority_min"), desk.count("priority_max")) == (50, 90)
     desk.emit(K.PRIORITY_SET, 0, a=3)
     assert (desk.count("priority_min"), desk.count("priority_max")) == (3, 90)
@@ -668,10 +723,17 @@ def test_rule_why_hold_priority_round_and_refusals() -> None:
 
 
 def test_a_finished_or_rejected_job_keeps_the_reason_it_was_given() -> None:
-    for kind, reason, phase in ((K.FINISHED, Reason.EARLY_STOP, Phase.COMPLETED), (K.REJECTED, Reason.UNKNOWN_QUEUE, Phase.REJECTED)):
+    for kind, reason, phase in (
+        (K.FINISHED, Reason.EARLY_STOP, Phase.COMPLETED),
+        (K.REJECTED, Reason.UNKNOWN_QUEUE, Phase.REJECTED),
+    ):
         desk = desk_with("placed")
         desk.emit(kind, 0, a=reason)
-        assert desk.phase(0) == phase and desk.state.J[c.J_REASON, 0] == reason and desk.count("rejected") == (phase == Phase.REJECTED)
+        assert (
+            desk.phase(0) == phase
+            and desk.state.J[c.J_REASON, 0] == reason
+            and desk.count("rejected") == (phase == Phase.REJECTED)
+        )
 
 
 # -- another shape -------------------------------------------------------------------------------------------------
@@ -688,7 +750,15 @@ def elastic(where: str) -> Desk:
 def test_a_start_in_another_shape() -> None:
     desk = elastic("queued")
     desk.start(0, [(0, [0]), (0, [1]), (0, [2])], data=3, batch=96)
-    assert [desk.get(0, x) for x in ("data", "tasks", "workers", "gpus", "gpu_milli", "batch", "held_milli")] == [3, 3, 3, 3, 3000, 96, 3000]
+    assert [desk.get(0, x) for x in ("data", "tasks", "workers", "gpus", "gpu_milli", "batch", "held_milli")] == [
+        3,
+        3,
+        3,
+        3,
+        3000,
+        96,
+        3000,
+    ]
     assert [t["replica"] for t in desk.tasks(0)] == [0, 1, 2] and desk.count("dead_tasks") == 2
     desk.report(K.STOPPED, 0)
     desk.start(0, [(1, [0])], data=1, batch=96)
@@ -709,12 +779,25 @@ def test_a_running_job_keeps_the_block_of_its_old_shape_until_it_has_stopped() -
     desk = elastic("running")
     old = desk.get(0, "task0")
     desk.stop(0, Reason.RESIZED, [(1, [k]) for k in range(4)], data=4, batch=128)
-    assert [desk.get(0, x) for x in ("data", "tasks", "held_tasks", "held_milli", "held_task0", "migrations", "batch")] == [4, 4, 2, 2000, old, 1, 128]
+    assert [desk.get(0, x) for x in ("data", "tasks", "held_tasks", "held_milli", "held_task0", "migrations", "batch")] == [
+        4,
+        4,
+        2,
+        2000,
+        old,
+        1,
+        128,
+    ]
     assert desk.node(0, "held_mask") == 0b11 and desk.node(0, "free") == 4 and desk.node(1, "free") == 0
     desk.emit(K.USAGE, 0, 1, a=1, payload=(500, 0, 0, 0))
     assert desk.gpu(1, "used") == 500, "usage is that of the old shape"
     desk.report(K.STOPPED, 0)
-    assert desk.phase(0) == Phase.QUEUED and desk.get(0, "placed") == 1 and desk.node(0, "held_mask") == 0 and desk.count("dead_tasks") == 2
+    assert (
+        desk.phase(0) == Phase.QUEUED
+        and desk.get(0, "placed") == 1
+        and desk.node(0, "held_mask") == 0
+        and desk.count("dead_tasks") == 2
+    )
     assert desk.settle() == [K.START_REQUESTED] and desk.get(0, "held_milli") == 4000 and desk.get(0, "attempt") == 2
 
 
@@ -731,7 +814,12 @@ def test_a_resized_job_that_completes_frees_both_shapes() -> None:
     desk = elastic("running")
     desk.stop(0, Reason.RESIZED, [(1, [0])], data=1)
     desk.report(K.COMPLETED, 0)
-    assert desk.phase(0) == Phase.COMPLETED and desk.node(0, "held_mask") == 0 and desk.node(1, "free") == 4 and desk.count("dead_tasks") == 3
+    assert (
+        desk.phase(0) == Phase.COMPLETED
+        and desk.node(0, "held_mask") == 0
+        and desk.node(1, "free") == 4
+        and desk.count("dead_tasks") == 3
+    )
 
 
 def test_servers_come_and_go_with_the_shape() -> None:
@@ -763,12 +851,10 @@ def full_table() -> Desk:
 THREE: list[tuple[int, list[int]]] = [(1, [0]), (1, [1]), (1, [2])]
 
 
-
 def test_a_wanted_place_for_which_the_task_table_has_to_grow() -> None:
     desk = full_table()
     desk.want(0, THREE, data=3)
     assert desk.count("waiting") == 3 and desk.count("placed_waiting") == 1
-
 
 
 def test_another_wanted_place_for_which_the_task_table_has_to_grow() -> None:
@@ -776,7 +862,6 @@ def test_another_wanted_place_for_which_the_task_table_has_to_grow() -> None:
     desk.want(0, [(0, [0])])
     desk.want(0, THREE, data=3)
     assert desk.count("waiting") == 3 and desk.count("placed_waiting") == 1 and desk.get(0, "tasks") == 3
-
 
 
 def test_a_start_of_a_placed_job_for_which_the_task_table_has_to_grow() -> None:
@@ -790,7 +875,6 @@ def test_a_start_for_which_the_task_table_has_to_grow() -> None:
     desk = full_table()
     desk.start(0, THREE, data=3)
     assert desk.count("waiting") == 3 and desk.get(0, "held_milli") == 3000
-
 
 
 def test_a_resize_for_which_the_task_table_has_to_grow() -> None:
@@ -818,11 +902,22 @@ def test_a_submission_that_does_not_fit_is_applied_once() -> None:
 def test_spec_payload_is_what_the_row_begins_with() -> None:
     desk = Desk((1,))
     numbers = list(range(1000, 1000 + c.SPEC_COLUMNS))
-    for name, value in {"data": 1, "pipeline": 1, "tensor": 1, "servers": 0, "queue": 0, "cut": 0, "width": 1, "details": 0}.items():
+    for name, value in {
+        "data": 1,
+        "pipeline": 1,
+        "tensor": 1,
+        "servers": 0,
+        "queue": 0,
+        "cut": 0,
+        "width": 1,
+        "details": 0,
+    }.items():
         numbers[c.SPEC_COLUMN_NAMES.index(name)] = value
     desk.emit(K.SUBMITTED, 3, payload=numbers)
     assert desk.state.J[: c.SPEC_COLUMNS, 0].tolist() == numbers
-    assert desk.get(3, "rule_in_force") == desk.get(3, "stop_rule") and desk.get(3, "estimated_remaining") == desk.get(3, "estimate")
+    assert desk.get(3, "rule_in_force") == desk.get(3, "stop_rule") and desk.get(3, "estimated_remaining") == desk.get(
+        3, "estimate"
+    )
     assert desk.get(3, "loss") == desk.get(3, "accuracy") == c.NOTHING and desk.get(3, "trial_until") == c.NEVER
     assert len(spec()) == c.SPEC_COLUMNS
 

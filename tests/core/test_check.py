@@ -7,16 +7,33 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from tests.core.dense import GB, Desk, dense_check, entries_of, random_desk, random_plan
 
 from headway.core import columns as c
 from headway.core.check import (
-    V_BAD_GPU, V_CPU, V_ENDED, V_FRACTION, V_GANG, V_GPU, V_HELD, V_KIND, V_MEM, V_NODE, V_NOT_PLACED, V_OP, V_QUOTA, V_RULE, V_SHAPE,
-    V_SHARE, V_TWICE, V_UNEVEN, VIOLATIONS,
-)  # fmt: skip
+    V_BAD_GPU,
+    V_CPU,
+    V_ENDED,
+    V_FRACTION,
+    V_GANG,
+    V_GPU,
+    V_HELD,
+    V_KIND,
+    V_MEM,
+    V_NODE,
+    V_NOT_PLACED,
+    V_OP,
+    V_QUOTA,
+    V_RULE,
+    V_SHAPE,
+    V_SHARE,
+    V_TWICE,
+    V_UNEVEN,
+    VIOLATIONS,
+)
 from headway.core.columns import EventKind, Op, Phase, Reason, StopRule
 from headway.core.plan import Plan
 from headway.policies.registry import make_policy
-from tests.core.dense import GB, Desk, dense_check, entries_of, random_desk, random_plan
 
 K = EventKind
 
@@ -24,7 +41,8 @@ K = EventKind
 def cluster() -> Desk:
     """Four nodes: 0 and 1 with four GPUs of kind 0, 2 with two of kind 1, 3 with one that is lost. Queue 1 may have three GPUs.
 
-    Jobs: 0 waits (one GPU), 1 runs on GPU 0 of node 0, 2 waits (gang of two), 3 is stopping, 4 takes half GPUs, 5 is elastic (1 to 3), 6 waits in queue 1.
+    Jobs: 0 waits (one GPU), 1 runs on GPU 0 of node 0, 2 waits (gang of two), 3 is stopping, 4 takes parts of GPUs, 5 is elastic
+    (1 to 3 replicas), 6 waits in queue 1.
     """
     desk = Desk((4, 4, 2, 1), kinds=(0, 0, 1, 0), cpus=4000, mem=4 * GB, limits=(-1, 3000), share_limit=900)
     desk.submit(0)
@@ -82,15 +100,31 @@ CASES: dict[str, tuple[int, Act, Act]] = {
     "a GPU that is wanted already": (V_GPU, plan(put(0, (0, [0]))), plan(ONE)),
     "a GPU for two jobs of the plan": (V_GPU, plan(ONE, put(6, (0, [1]))), plan(ONE, put(6, (0, [2])))),
     "a GPU twice in one gang": (V_GPU, plan(put(2, (0, [1]), (0, [1]))), plan(put(2, (0, [1]), (0, [2])))),
-    "a GPU whose job is not released": (V_GPU, plan(put(0, (0, [0])), lambda d: d.why(1, Reason.LOW_RANK)), plan(put(0, (0, [0])), lambda d: d.release(1))),
-    "a GPU whose job goes to another that is taken": (V_GPU, plan(put(0, (0, [0])), put(1, (0, [0]))), plan(put(0, (0, [0])), put(1, (0, [1])))),
+    "a GPU whose job is not released": (
+        V_GPU,
+        plan(put(0, (0, [0])), lambda d: d.why(1, Reason.LOW_RANK)),
+        plan(put(0, (0, [0])), lambda d: d.release(1)),
+    ),
+    "a GPU whose job goes to another that is taken": (
+        V_GPU,
+        plan(put(0, (0, [0])), put(1, (0, [0]))),
+        plan(put(0, (0, [0])), put(1, (0, [1]))),
+    ),
     "shares over the limit": (
         V_GPU,
         plan(put(4, (0, [1]), milli=400), put(7, (0, [1]), milli=501), before=sub(7, gpu_task=501, share=1)),
         plan(put(4, (0, [1]), milli=400), put(7, (0, [1]), milli=500), before=sub(7, gpu_task=500, share=1)),
     ),
-    "a whole GPU beside a share": (V_GPU, plan(put(4, (0, [1]), milli=400), put(0, (0, [1]))), plan(put(4, (0, [1]), milli=400), put(0, (0, [2])))),
-    "cpus": (V_CPU, plan(put(7, (0, [])), before=sub(7, gpu_task=0, cpu_task=3001)), plan(put(7, (0, [])), before=sub(7, gpu_task=0, cpu_task=3000))),
+    "a whole GPU beside a share": (
+        V_GPU,
+        plan(put(4, (0, [1]), milli=400), put(0, (0, [1]))),
+        plan(put(4, (0, [1]), milli=400), put(0, (0, [2]))),
+    ),
+    "cpus": (
+        V_CPU,
+        plan(put(7, (0, [])), before=sub(7, gpu_task=0, cpu_task=3001)),
+        plan(put(7, (0, [])), before=sub(7, gpu_task=0, cpu_task=3000)),
+    ),
     "cpus of two jobs": (
         V_CPU,
         plan(put(7, (0, [])), ONE, before=sub(7, gpu_task=0, cpu_task=2001)),
@@ -111,7 +145,11 @@ CASES: dict[str, tuple[int, Act, Act]] = {
         plan(put(7, (1, [1]), (1, []), (1, []), servers=2), before=sub(7, sync=2, servers=1, server_cpu=1501)),
         plan(put(7, (1, [1]), (1, []), (1, []), servers=2), before=sub(7, sync=2, servers=1, server_cpu=1500)),
     ),
-    "memory": (V_MEM, plan(put(7, (0, [])), before=sub(7, gpu_task=0, mem_task=3 * GB + 1)), plan(put(7, (0, [])), before=sub(7, gpu_task=0, mem_task=3 * GB))),
+    "memory": (
+        V_MEM,
+        plan(put(7, (0, [])), before=sub(7, gpu_task=0, mem_task=3 * GB + 1)),
+        plan(put(7, (0, [])), before=sub(7, gpu_task=0, mem_task=3 * GB)),
+    ),
     "half a gang": (V_GANG, plan(put(2, (0, [1]))), plan(put(2, (0, [1]), (1, [1])))),
     "more than the gang": (V_GANG, plan(put(0, (0, [1]), (0, [2]))), plan(ONE)),
     "a gang without its server": (
@@ -134,18 +172,34 @@ CASES: dict[str, tuple[int, Act, Act]] = {
     "a lost node": (V_NODE, plan(put(0, (3, [0]))), plan(ONE)),
     "a node below the first": (V_NODE, plan(put(0, (-1, [0]))), plan(ONE)),
     "a node beyond the last": (V_NODE, plan(put(0, (4, [0]))), plan(ONE)),
-    "a draining node": (V_NODE, plan(put(0, (1, [1])), before=lambda d: d.emit(K.NODE_DRAINING, 1)), plan(ONE, before=lambda d: d.emit(K.NODE_DRAINING, 1))),
+    "a draining node": (
+        V_NODE,
+        plan(put(0, (1, [1])), before=lambda d: d.emit(K.NODE_DRAINING, 1)),
+        plan(ONE, before=lambda d: d.emit(K.NODE_DRAINING, 1)),
+    ),
     "a lost node for a placed job": (
         V_NODE,
         plan(put(1, (0, [0])), before=lambda d: d.emit(K.NODE_DOWN, 0)),
         plan(put(1, (0, [0])), before=lambda d: d.emit(K.NODE_DRAINING, 0)),
     ),
-    "too few GPUs": (V_BAD_GPU, plan(put(7, (0, [1])), before=sub(7, gpu_task=2000)), plan(put(7, (0, [1, 2])), before=sub(7, gpu_task=2000))),
+    "too few GPUs": (
+        V_BAD_GPU,
+        plan(put(7, (0, [1])), before=sub(7, gpu_task=2000)),
+        plan(put(7, (0, [1, 2])), before=sub(7, gpu_task=2000)),
+    ),
     "no GPU": (V_BAD_GPU, plan(put(0, (0, []))), plan(ONE)),
-    "a GPU for a job without": (V_BAD_GPU, plan(put(7, (0, [1])), before=sub(7, gpu_task=0)), plan(put(7, (0, [])), before=sub(7, gpu_task=0))),
+    "a GPU for a job without": (
+        V_BAD_GPU,
+        plan(put(7, (0, [1])), before=sub(7, gpu_task=0)),
+        plan(put(7, (0, [])), before=sub(7, gpu_task=0)),
+    ),
     "a GPU that the node does not have": (V_BAD_GPU, plan(put(0, (2, [2]))), plan(put(0, (2, [1])))),
     "another share than asked for": (V_BAD_GPU, plan(put(4, (0, [1]), milli=500)), plan(put(4, (0, [1]), milli=400))),
-    "a part of a whole GPU": (V_BAD_GPU, plan(put(7, (0, [1]), milli=999), before=sub(7, share=1)), plan(put(7, (0, [1])), before=sub(7, share=1))),
+    "a part of a whole GPU": (
+        V_BAD_GPU,
+        plan(put(7, (0, [1]), milli=999), before=sub(7, share=1)),
+        plan(put(7, (0, [1])), before=sub(7, share=1)),
+    ),
     "a server on a GPU": (
         V_BAD_GPU,
         plan(put(7, (0, [1]), (0, [2])), before=sub(7, sync=2, servers=1)),
@@ -156,14 +210,22 @@ CASES: dict[str, tuple[int, Act, Act]] = {
         plan(put(7, (2, [0])), before=sub(7, gpu_task=4000, kind_mask=1, alt_gpu=2000, alt_mask=2)),
         plan(put(7, (2, [0, 1])), before=sub(7, gpu_task=4000, kind_mask=1, alt_gpu=2000, alt_mask=2)),
     ),
-    "a kind that is not asked for": (V_KIND, plan(put(7, (0, [1])), before=sub(7, kind_mask=2)), plan(put(7, (2, [1])), before=sub(7, kind_mask=2))),
+    "a kind that is not asked for": (
+        V_KIND,
+        plan(put(7, (0, [1])), before=sub(7, kind_mask=2)),
+        plan(put(7, (2, [1])), before=sub(7, kind_mask=2)),
+    ),
     "a kind that is not among the alternatives": (
         V_KIND,
         plan(put(7, (2, [0])), before=sub(7, kind_mask=1, alt_gpu=1000, alt_mask=1)),
         plan(put(7, (2, [0])), before=sub(7, kind_mask=1, alt_gpu=1000, alt_mask=2)),
     ),
     "a job twice": (V_TWICE, plan(ONE, put(0, (0, [2]))), plan(ONE, lambda d: d.why(0, Reason.TRIAL))),
-    "a job released and placed": (V_TWICE, plan(lambda d: d.release(1), put(1, (0, [1]))), plan(lambda d: d.rule(1, StopRule.ACCURACY), put(1, (0, [1])))),
+    "a job released and placed": (
+        V_TWICE,
+        plan(lambda d: d.release(1), put(1, (0, [1]))),
+        plan(lambda d: d.rule(1, StopRule.ACCURACY), put(1, (0, [1]))),
+    ),
     "a job finished and released": (V_TWICE, plan(lambda d: d.finish(1), lambda d: d.release(1)), plan(lambda d: d.finish(1))),
     "fewer replicas than allowed": (V_SHAPE, edited(plan(put(5, (0, [1]))), c.O_DATA, 0), plan(put(5, (0, [1]), data=1))),
     "more replicas than allowed": (
@@ -172,14 +234,26 @@ CASES: dict[str, tuple[int, Act, Act]] = {
         plan(put(5, *[(1, [k]) for k in range(3)], data=3), before=lambda d: d.report(K.STOPPED, 3)),
     ),
     "servers below none": (V_SHAPE, edited(plan(ONE), c.O_SERVERS, -1), plan(ONE)),
-    "a job that its user holds": (V_HELD, plan(ONE, before=lambda d: d.emit(K.HOLD_SET, 0, a=1)), plan(put(1, (0, [1])), before=lambda d: d.emit(K.HOLD_SET, 1, a=1))),
+    "a job that its user holds": (
+        V_HELD,
+        plan(ONE, before=lambda d: d.emit(K.HOLD_SET, 0, a=1)),
+        plan(put(1, (0, [1])), before=lambda d: d.emit(K.HOLD_SET, 1, a=1)),
+    ),
     "a place that is not there to release": (V_NOT_PLACED, plan(lambda d: d.release(0)), plan(lambda d: d.release(1))),
     "a stopping job released": (V_NOT_PLACED, plan(lambda d: d.release(3)), plan(lambda d: d.finish(3))),
     "an operation that is not there": (V_OP, edited(plan(ONE), c.O_OP, 6), plan(ONE)),
     "no operation": (V_OP, edited(plan(ONE), c.O_OP, 0), plan(ONE)),
-    "a stop rule that is not allowed": (V_RULE, plan(lambda d: d.rule(1, StopRule.FIXED)), plan(lambda d: d.rule(1, StopRule.ACCURACY))),
-    "a stop rule where none is allowed": (V_RULE, plan(lambda d: d.rule(0, StopRule.OPTSTOP)), plan(lambda d: d.rule(1, StopRule.OPTSTOP))),
-}  # fmt: skip
+    "a stop rule that is not allowed": (
+        V_RULE,
+        plan(lambda d: d.rule(1, StopRule.FIXED)),
+        plan(lambda d: d.rule(1, StopRule.ACCURACY)),
+    ),
+    "a stop rule where none is allowed": (
+        V_RULE,
+        plan(lambda d: d.rule(0, StopRule.OPTSTOP)),
+        plan(lambda d: d.rule(1, StopRule.OPTSTOP)),
+    ),
+}
 
 
 @pytest.mark.parametrize("what", CASES)
@@ -211,9 +285,14 @@ def test_an_engine_without_fractions() -> None:
 @pytest.mark.parametrize(
     ("where", "even"),
     [
-        ([0, 0, 0, 0], True), ([0, 0, 1, 1], True), ([0, 1, 0, 1], True), ([0, 0, 0, 1], False), ([0, 1, 0, 0], False), ([2, 1, 2, 1], True),
+        ([0, 0, 0, 0], True),
+        ([0, 0, 1, 1], True),
+        ([0, 1, 0, 1], True),
+        ([0, 0, 0, 1], False),
+        ([0, 1, 0, 0], False),
+        ([2, 1, 2, 1], True),
     ],
-)  # fmt: skip
+)
 def test_an_engine_without_uneven_gangs(where: list[int], even: bool) -> None:
     desk = Desk((4, 4, 4))
     desk.submit(0, data=4)
@@ -359,11 +438,26 @@ def test_check_agrees_with_the_twin_on_random_plans() -> None:
             if found is not None and where >= 0:
                 assert found.job == int(made.overrides[where, c.O_JOB])
             seen[code] += 1
-    assert seen[0] > 100 and set(seen) >= {V_GPU, V_CPU, V_MEM, V_GANG, V_QUOTA, V_SHARE, V_NODE, V_BAD_GPU, V_KIND, V_TWICE, V_SHAPE, V_HELD}
+    assert seen[0] > 100 and set(seen) >= {
+        V_GPU,
+        V_CPU,
+        V_MEM,
+        V_GANG,
+        V_QUOTA,
+        V_SHARE,
+        V_NODE,
+        V_BAD_GPU,
+        V_KIND,
+        V_TWICE,
+        V_SHAPE,
+        V_HELD,
+    }
     assert set(seen) >= {V_FRACTION, V_NOT_PLACED, V_OP, V_RULE, V_ENDED}
 
 
-@pytest.mark.parametrize("name", ["fifo", "fifo-backfill:depth=3", "srtf", "las:quantum=5", "tiresias:threshold=5", "srtf:placement=topology"])
+@pytest.mark.parametrize(
+    "name", ["fifo", "fifo-backfill:depth=3", "srtf", "las:quantum=5", "tiresias:threshold=5", "srtf:placement=topology"]
+)
 def test_plans_of_policies_hold_and_broken_ones_are_found(name: str) -> None:
     policy = make_policy(name)
     held = broken = 0
@@ -413,11 +507,17 @@ ALL = [(0, Op.RELEASE), (1, Op.RELEASE), (2, Op.PLACE), (3, Op.PLACE), (4, Op.WH
 @pytest.mark.parametrize(
     ("happens", "job"),
     [
-        (lambda d: d.report(K.STOPPED, 0), 0), (lambda d: d.report(K.COMPLETED, 1), 1), (lambda d: d.start(2, [(1, [3])]), 2),
-        (lambda d: d.want(3, [(1, [3])]), 3), (lambda d: d.emit(K.CANCEL_REQUESTED, 4), 4), (lambda d: d.emit(K.CANCEL_REQUESTED, 5), 5),
-        (lambda d: d.emit(K.NODE_DOWN, 1), 3), (lambda d: d.emit(K.NODE_DRAINING, 1), 3), (lambda d: d.stop(0), 0),
+        (lambda d: d.report(K.STOPPED, 0), 0),
+        (lambda d: d.report(K.COMPLETED, 1), 1),
+        (lambda d: d.start(2, [(1, [3])]), 2),
+        (lambda d: d.want(3, [(1, [3])]), 3),
+        (lambda d: d.emit(K.CANCEL_REQUESTED, 4), 4),
+        (lambda d: d.emit(K.CANCEL_REQUESTED, 5), 5),
+        (lambda d: d.emit(K.NODE_DOWN, 1), 3),
+        (lambda d: d.emit(K.NODE_DRAINING, 1), 3),
+        (lambda d: d.stop(0), 0),
     ],
-)  # fmt: skip
+)
 def test_an_entry_that_went_stale_is_dropped_alone(happens: Callable[[Desk], object], job: int) -> None:
     desk, made = stale_desk()
     happens(desk)
@@ -464,7 +564,9 @@ def test_an_unknown_job_in_a_fresh_plan_is_the_policys_error() -> None:
     assert found is not None and (found.code, found.job) == (V_ENDED, -1)
 
 
-@pytest.mark.xfail(strict=True, reason="a job's generation is one below the sequence: the very first event after the view goes unnoticed")
+@pytest.mark.xfail(
+    strict=True, reason="a job's generation is one below the sequence: the very first event after the view goes unnoticed"
+)
 def test_the_first_event_after_the_view_makes_an_entry_stale() -> None:
     desk = Desk((2,))
     desk.submit(0)
@@ -476,7 +578,9 @@ def test_the_first_event_after_the_view_makes_an_entry_stale() -> None:
     assert desk.check(made) is None and len(made) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="holding a job, and cancelling one that stops, do not count as changes of it: the whole plan is refused")
+@pytest.mark.xfail(
+    strict=True, reason="holding a job, and cancelling one that stops, do not count as changes of it: the whole plan is refused"
+)
 @pytest.mark.parametrize("what", ["held", "cancelled while it migrates"])
 def test_a_user_who_acts_while_the_policy_thinks_does_not_make_its_plan_wrong(what: str) -> None:
     desk = Desk((4,))

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -80,8 +81,13 @@ def test_the_layout_is_eight_columns_and_the_pool_little_endian() -> None:
     numbers = [1, 9, 26, 28, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 2, 1, 7, -8, 10]
     assert body == b"".join(n.to_bytes(8, "little", signed=True) for n in numbers)
     assert json.loads(header) == {
-        "magic": "headway-journal", "schema": 1, "events": 2, "pool": 3, "texts": {}, "sha256": hashlib.sha256(body).hexdigest(),
-    }  # fmt: skip
+        "magic": "headway-journal",
+        "schema": 1,
+        "events": 2,
+        "pool": 3,
+        "texts": {},
+        "sha256": hashlib.sha256(body).hexdigest(),
+    }
 
 
 # -- damage --------------------------------------------------------------------------------------------------------
@@ -102,7 +108,9 @@ def test_a_first_segment_whose_body_is_cut_short() -> None:
         assert len(found) == 0 and trouble == "a segment is cut short or altered"
 
 
-@pytest.mark.xfail(strict=True, raises=UserError, reason="a first segment that is torn within its header is told from a foreign file by nothing")
+@pytest.mark.xfail(
+    strict=True, raises=UserError, reason="a first segment that is torn within its header is told from a foreign file by nothing"
+)
 def test_a_first_segment_whose_header_is_cut_short_is_damage_too() -> None:
     whole = journal(numbered(0, 5))
     for length in range(1, whole.index(b"\n")):
@@ -134,7 +142,11 @@ def test_a_flipped_bit_in_an_earlier_segment_loses_what_follows() -> None:
         next(segments)
 
 
-@pytest.mark.xfail(strict=True, raises=(AssertionError, KeyError), reason="no checksum covers the header: names, numbers and texts in it may change")
+@pytest.mark.xfail(
+    strict=True,
+    raises=(AssertionError, KeyError),
+    reason="no checksum covers the header: names, numbers and texts in it may change",
+)
 def test_a_flipped_bit_in_a_header_is_found() -> None:
     first, last = numbered(0, 3), numbered(3, 6)
     begin, whole = len(encode(first)), journal(first, last)
@@ -155,12 +167,23 @@ HEADER = json.loads(encode(EMPTY))
 @pytest.mark.parametrize(
     "content",
     [
-        b"\n", b"hello\n", b"\x00\x01\x02", b"\xff\xfe\n", b"{}\n", b"[]\n", b"1\n", b"null\n", b'{"magic": "other"}\n', b'"headway-journal"\n',
-        b"SQLite format 3\x00", b'{"name": "job"}\n', b"\x1f\x8b\x08\x00" * 4,
+        b"\n",
+        b"hello\n",
+        b"\x00\x01\x02",
+        b"\xff\xfe\n",
+        b"{}\n",
+        b"[]\n",
+        b"1\n",
+        b"null\n",
+        b'{"magic": "other"}\n',
+        b'"headway-journal"\n',
+        b"SQLite format 3\x00",
+        b'{"name": "job"}\n',
+        b"\x1f\x8b\x08\x00" * 4,
     ],
-)  # fmt: skip
+)
 def test_what_is_not_a_journal(content: bytes) -> None:
-    with pytest.raises(UserError, match="^not a Headway journal$"):
+    with pytest.raises(UserError, match=r"^not a Headway journal$"):
         read(io.BytesIO(content))
     found, trouble = read(io.BytesIO(encode(numbered(0, 2)) + content))
     assert len(found) == 2 and trouble == "a segment's header is damaged"
@@ -183,7 +206,10 @@ def test_a_newer_journal_is_refused_with_one_clear_line() -> None:
         with pytest.raises(UserError) as error:
             read(io.BytesIO(encode(numbered(0, 2), schema=schema)))
         line = str(error.value)
-        assert line == f"the journal has schema version {schema}, this Headway reads up to {codec.SCHEMA}: upgrade Headway" and "\n" not in line
+        assert (
+            line == f"the journal has schema version {schema}, this Headway reads up to {codec.SCHEMA}: upgrade Headway"
+            and "\n" not in line
+        )
 
 
 def test_an_older_journal_is_migrated_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +265,7 @@ def test_the_hash_does_not_know_how_events_came_in_batches(cuts: set[int]) -> No
     points = [0, *sorted(cuts), len(LONG)]
     chunks: list[EventBatch] = []
     writer = JournalWriter((chunks.append,))
-    for first, stop in zip(points, points[1:], strict=False):
+    for first, stop in pairwise(points):
         writer.append(LONG.cut(first, stop))
     assert writer.close() == hashed([LONG]) and writer.events == len(LONG)
     assert [len(chunk) for chunk in chunks] == [CHUNK, CHUNK, 100] and same(concatenate(chunks), LONG)

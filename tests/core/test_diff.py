@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 
 import pytest
+from tests.core.dense import GB, US, Desk, random_desk, random_plan
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Phase, Reason, StopRule
 from headway.core.plan import Draft
 from headway.core.state import InvariantError
 from headway.policies.registry import make_policy
-from tests.core.dense import GB, US, Desk, random_desk, random_plan
 
 K = EventKind
 START, STOP, WANTED, UNWANTED, ROUND = K.START_REQUESTED, K.STOP_REQUESTED, K.WANTED, K.UNWANTED, K.ROUND
@@ -47,7 +47,14 @@ def test_stops_come_before_starts_each_by_job_number() -> None:
     desk = fresh(6)
     desk.run(4, [(0, [0])])
     desk.run(2, [(0, [1])])
-    asked = do(desk, put(5, (0, [2])), lambda d: d.release(4), put(0, (0, [3])), lambda d: d.why(3, Reason.NO_ROOM), lambda d: d.release(2))
+    asked = do(
+        desk,
+        put(5, (0, [2])),
+        lambda d: d.release(4),
+        put(0, (0, [3])),
+        lambda d: d.why(3, Reason.NO_ROOM),
+        lambda d: d.release(2),
+    )
     assert asked == [(STOP, 2), (K.WHY, 3), (STOP, 4), (START, 0), (START, 5), (ROUND, 0)]
 
 
@@ -120,7 +127,10 @@ def test_another_shape_is_a_resize() -> None:
 def test_more_servers_are_a_resize() -> None:
     desk = fresh(1, sync=2, servers=1)
     desk.run(0, [(0, [0]), (0, [])])
-    assert do(desk, put(0, (0, [0]), (0, []), (0, []), servers=2)) == [(STOP, 0), (ROUND, 0)] and desk.get(0, "reason") == Reason.RESIZED
+    assert (
+        do(desk, put(0, (0, [0]), (0, []), (0, []), servers=2)) == [(STOP, 0), (ROUND, 0)]
+        and desk.get(0, "reason") == Reason.RESIZED
+    )
 
 
 def test_the_same_place_again_is_nothing() -> None:
@@ -209,7 +219,9 @@ def test_a_gang_counts_against_itself() -> None:
     desk.submit(1, data=2, cpu_task=3000)
     desk.run(0, [(0, [0])])
     desk.stop(0)
-    assert do(desk, put(1, (0, [1]), (0, [2]))) == [(WANTED, 1), (ROUND, 0)], "one of its tasks would fit beside what is held, not both"
+    assert do(desk, put(1, (0, [1]), (0, [2]))) == [(WANTED, 1), (ROUND, 0)], (
+        "one of its tasks would fit beside what is held, not both"
+    )
     assert desk.settle() == []
     desk.report(K.STOPPED, 0)
     assert desk.settle() == [START]
@@ -312,8 +324,9 @@ def test_settle_stops_before_it_starts() -> None:
     desk.emit(K.NODE_DOWN, 0)
     desk.report(K.STOPPED, 4)
     desk.emit(K.CANCEL_REQUESTED, 3)
-    from headway.core.round import settled
     from tests.core.dense import said
+
+    from headway.core.round import settled
 
     assert said(settled(desk.state, desk.t)) == [(UNWANTED, 1), (STOP, 3), (START, 0), (START, 2)]
     desk.settle()
@@ -388,7 +401,9 @@ def test_a_place_that_is_being_freed_takes_the_batch_size_along() -> None:
 
 # -- plans that hold together, and whose events must do so one by one ------------------------------------------------
 IN_TURN = pytest.mark.xfail(
-    strict=True, raises=InvariantError, reason="a new place is booked, event by event, before the one who leaves it has been taken off the books"
+    strict=True,
+    raises=InvariantError,
+    reason="a new place is booked, event by event, before the one who leaves it has been taken off the books",
 )
 
 
@@ -449,7 +464,7 @@ def test_a_stopping_job_whose_new_place_the_plan_gives_to_another() -> None:
 
 
 def reshuffled(seed: int) -> tuple[Desk, dict[int, int]]:
-    """Jobs of one GPU each in all phases, and a plan that gives a random part of them other GPUs, applied and carried out to the end.
+    """Jobs of one GPU each in all phases, and a plan that gives a random part of them other GPUs, carried out to the end.
 
     Returns the desk, and the GPU that each job should be on (-1: none).
     """
@@ -499,14 +514,19 @@ def reshuffled(seed: int) -> tuple[Desk, dict[int, int]]:
     return desk, wanted
 
 
-@pytest.mark.xfail(strict=True, raises=InvariantError, reason="as the ones above: plans of several moves hold in check and break in apply")
+@pytest.mark.xfail(
+    strict=True, raises=InvariantError, reason="as the ones above: plans of several moves hold in check and break in apply"
+)
 def test_every_reshuffle_that_check_passes_is_carried_out() -> None:
     for seed in range(300):
         desk, wanted = reshuffled(seed)
         for job, gpu in wanted.items():
             assert desk.phase(job) == (Phase.QUEUED if gpu < 0 else Phase.RUNNING), (seed, job)
             if gpu >= 0:
-                assert desk.view().job(job).place[0].node == gpu // 2 and desk.view().job(job).place[0].gpus == (gpu % 2,), (seed, job)
+                assert desk.view().job(job).place[0].node == gpu // 2 and desk.view().job(job).place[0].gpus == (gpu % 2,), (
+                    seed,
+                    job,
+                )
 
 
 def test_every_plan_of_releases_and_starts_that_check_passes_can_be_applied() -> None:

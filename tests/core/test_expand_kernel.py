@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.dense import Desk
 
 from headway.core import columns as c
 from headway.core.columns import Cut, EventKind, Sync
 from headway.core.model import JobSpec, Model, Parallelism, Resources, Shape, TaskDemand, expand, sync_bytes
 from headway.core.units import GpuDemand
-from tests.core.dense import Desk
 
 CUTS = {"chain": Cut.CHAIN, "layered": Cut.LAYERED, "none": Cut.NONE}
 SYNCS = {"all-reduce": Sync.ALL_REDUCE, "parameter-server": Sync.PARAMETER_SERVER, "none": Sync.NONE}
@@ -26,11 +26,27 @@ def submit(desk: Desk, job: int, spec: JobSpec) -> None:
     for d in spec.task_demands or ():
         details += [d.gpu_milli, d.cpus_milli, d.memory_bytes, d.network_bytes_per_s, d.share_ppm]
     desk.submit(
-        job, tasks=details, data=par.data, data_min=par.data_min, data_max=par.data_max, pipeline=par.pipeline, tensor=par.tensor, servers=par.servers,
-        cut=CUTS[par.cut], width=par.width, sync=SYNCS[par.sync], gpu_task=worker.gpu_alternatives[0].milli, cpu_task=worker.cpus_milli,
-        mem_task=worker.memory_bytes, net_task=worker.network_bytes_per_s, server_cpu=server.cpus_milli, server_mem=server.memory_bytes,
-        edge_bytes=spec.model.edge_bytes or 0, sync_bytes=sync_bytes(spec), details=int(bool(details)),
-    )  # fmt: skip
+        job,
+        tasks=details,
+        data=par.data,
+        data_min=par.data_min,
+        data_max=par.data_max,
+        pipeline=par.pipeline,
+        tensor=par.tensor,
+        servers=par.servers,
+        cut=CUTS[par.cut],
+        width=par.width,
+        sync=SYNCS[par.sync],
+        gpu_task=worker.gpu_alternatives[0].milli,
+        cpu_task=worker.cpus_milli,
+        mem_task=worker.memory_bytes,
+        net_task=worker.network_bytes_per_s,
+        server_cpu=server.cpus_milli,
+        server_mem=server.memory_bytes,
+        edge_bytes=spec.model.edge_bytes or 0,
+        sync_bytes=sync_bytes(spec),
+        details=int(bool(details)),
+    )
 
 
 @st.composite
@@ -39,25 +55,44 @@ def specs(draw: st.DrawFn) -> JobSpec:
     servers = draw(st.integers(1, 3)) if sync == "parameter-server" else 0
     data = draw(st.integers(1, 3))
     par = Parallelism(
-        data=data, data_min=1, data_max=4, pipeline=draw(st.integers(1, 4)), tensor=draw(st.integers(1, 3)), cut=draw(st.sampled_from(sorted(CUTS))),
-        width=draw(st.integers(0, 4)), sync=sync, servers=servers,
-    )  # fmt: skip
-    worker = Resources((GpuDemand(milli=draw(st.sampled_from([0, 250, 1000, 3000]))),), draw(st.integers(1, 9000)), draw(st.integers(0, 99)), 0)
-    server = draw(st.none() | st.builds(Resources, st.just((GpuDemand(milli=0),)), st.integers(1, 9000), st.integers(0, 99), st.just(0)))
+        data=data,
+        data_min=1,
+        data_max=4,
+        pipeline=draw(st.integers(1, 4)),
+        tensor=draw(st.integers(1, 3)),
+        cut=draw(st.sampled_from(sorted(CUTS))),
+        width=draw(st.integers(0, 4)),
+        sync=sync,
+        servers=servers,
+    )
+    worker = Resources(
+        (GpuDemand(milli=draw(st.sampled_from([0, 250, 1000, 3000]))),), draw(st.integers(1, 9000)), draw(st.integers(0, 99)), 0
+    )
+    server = draw(
+        st.none() | st.builds(Resources, st.just((GpuDemand(milli=0),)), st.integers(1, 9000), st.integers(0, 99), st.just(0))
+    )
     return JobSpec(
-        name="j", run="true", resources=worker, server_resources=server, parallelism=par,
+        name="j",
+        run="true",
+        resources=worker,
+        server_resources=server,
+        parallelism=par,
         model=Model(edge_bytes=draw(st.none() | st.integers(0, 10**9)), sync_bytes=draw(st.integers(0, 10**6)) * 6),
-    )  # fmt: skip
+    )
 
 
 def assert_equal(desk: Desk, job: int, spec: JobSpec, shape: Shape | None = None) -> None:
-    """Roles, places in the job, shares, demands, and the graph with its bytes. (The servers' replica and the odd bytes are below.)"""
+    """Roles, partitions, shares, demands, and the graph with its bytes. (The servers' replica and the odd bytes are below.)"""
     expected, tasks = expand(spec, shape), desk.tasks(job)
     workers = expected.workers
     for column, values in (
-        ("role", expected.role), ("partition", expected.partition), ("share", expected.share_ppm), ("gpu", expected.gpu_milli),
-        ("cpu", expected.cpus_milli), ("mem", expected.memory_bytes),
-    ):  # fmt: skip
+        ("role", expected.role),
+        ("partition", expected.partition),
+        ("share", expected.share_ppm),
+        ("gpu", expected.gpu_milli),
+        ("cpu", expected.cpus_milli),
+        ("mem", expected.memory_bytes),
+    ):
         assert tuple(t[column] for t in tasks) == values, column
     assert tuple(t["replica"] for t in tasks[:workers]) == expected.replica[:workers]
     X, graph = desk.state.X, []
@@ -65,9 +100,17 @@ def assert_equal(desk: Desk, job: int, spec: JobSpec, shape: Shape | None = None
         edges = range(t["edge0"], t["edge0"] + t["edges"])
         graph.append([int(X[c.X_CHILD, e]) for e in edges])
         assert graph[-1] == list(expected.children(k)), f"children of task {k}"
-        assert [int(X[c.X_BYTES, e]) for e in edges] == list(expected.edge_bytes[expected.edge_start[k] : expected.edge_start[k + 1]])
-    assert (desk.get(job, "tasks"), desk.get(job, "workers"), desk.get(job, "edges")) == (expected.tasks, workers, len(expected.edge_child))
-    assert desk.get(job, "gpu_milli") == sum(expected.gpu_milli) and desk.get(job, "gpus") == sum(-(-m // 1000) for m in expected.gpu_milli)
+        assert [int(X[c.X_BYTES, e]) for e in edges] == list(
+            expected.edge_bytes[expected.edge_start[k] : expected.edge_start[k + 1]]
+        )
+    assert (desk.get(job, "tasks"), desk.get(job, "workers"), desk.get(job, "edges")) == (
+        expected.tasks,
+        workers,
+        len(expected.edge_child),
+    )
+    assert desk.get(job, "gpu_milli") == sum(expected.gpu_milli) and desk.get(job, "gpus") == sum(
+        -(-m // 1000) for m in expected.gpu_milli
+    )
 
 
 @given(st.lists(specs(), min_size=1, max_size=4))
@@ -98,13 +141,20 @@ def test_another_shape_expands_as_the_model_says(spec: JobSpec, data: int) -> No
 
 
 def test_tasks_that_differ() -> None:
-    demands = (TaskDemand(2000, 500, 7, 1, 600_000), TaskDemand(0, 700, 5, 2, 400_000), TaskDemand(1000, 1, 9, 3, 600_000), TaskDemand(0, 100, 1, 0, 400_000))
+    demands = (
+        TaskDemand(2000, 500, 7, 1, 600_000),
+        TaskDemand(0, 700, 5, 2, 400_000),
+        TaskDemand(1000, 1, 9, 3, 600_000),
+        TaskDemand(0, 100, 1, 0, 400_000),
+    )
     spec = JobSpec(name="j", run="true", parallelism=Parallelism(data=2, pipeline=2), task_demands=demands)
     desk = Desk((4,))
     submit(desk, 0, spec)
     assert_equal(desk, 0, spec)
     assert [t["net"] for t in desk.tasks(0)] == [1, 2, 3, 0] and desk.get(0, "uniform") == 0
-    assert [desk.get(0, x) for x in ("gpu_task", "cpu_task", "mem_task", "gpus")] == [2000, 700, 9, 3], "the largest demands of its workers"
+    assert [desk.get(0, x) for x in ("gpu_task", "cpu_task", "mem_task", "gpus")] == [2000, 700, 9, 3], (
+        "the largest demands of its workers"
+    )
 
 
 def test_the_demands_of_servers_among_tasks_that_differ() -> None:
@@ -117,9 +167,11 @@ def test_the_demands_of_servers_among_tasks_that_differ() -> None:
 
 
 def test_a_graph_by_hand() -> None:
-    """Two replicas of five partitions in layers of two: 0 1 | 2 3 | 4, the last of which sends its half of the gradient to each of two servers."""
+    """Two replicas of five partitions in layers of two: 0 1 | 2 3 | 4; the last sends half of the gradient to each of two servers."""
     desk = Desk((4,))
-    desk.submit(0, data=2, pipeline=5, cut=Cut.LAYERED, width=2, sync=Sync.PARAMETER_SERVER, servers=2, edge_bytes=7, sync_bytes=100)
+    desk.submit(
+        0, data=2, pipeline=5, cut=Cut.LAYERED, width=2, sync=Sync.PARAMETER_SERVER, servers=2, edge_bytes=7, sync_bytes=100
+    )
     children = [[int(desk.state.X[c.X_CHILD, e]) for e in range(t["edge0"], t["edge0"] + t["edges"])] for t in desk.tasks(0)]
     assert children == [[2, 3], [2, 3], [4], [4], [10, 11], [7, 8], [7, 8], [9], [9], [10, 11], [], []]
     sent = [[int(desk.state.X[c.X_BYTES, e]) for e in range(t["edge0"], t["edge0"] + t["edges"])] for t in desk.tasks(0)]

@@ -6,12 +6,12 @@ import random
 
 import numpy as np
 import pytest
+from tests.core.dense import US, Desk
 
 from headway.core import columns as c
 from headway.core.columns import Estimator, EventKind, Op, Phase, Reason, StopRule
 from headway.core.plan import Capabilities, Draft, Plan, Request
 from headway.core.view import mask_of
-from tests.core.dense import US, Desk
 
 K = EventKind
 
@@ -43,7 +43,9 @@ def test_place() -> None:
     draft.place(d.view().job(0), [1], [[1, 2]], milli=250, reason=Reason.TRIAL)
     plan = draft.plan()
     assert override(plan) == dict(job=1, row=1, op=Op.PLACE, reason=0, data=2, servers=0, batch=64, task0=0, tasks=2, a=0, b=0)
-    assert override(plan, 1) == dict(job=0, row=0, op=Op.PLACE, reason=Reason.TRIAL, data=1, servers=0, batch=32, task0=2, tasks=1, a=0, b=0)
+    assert override(plan, 1) == dict(
+        job=0, row=0, op=Op.PLACE, reason=Reason.TRIAL, data=1, servers=0, batch=32, task0=2, tasks=1, a=0, b=0
+    )
     assert plan.places.tolist() == [[0, 0b1000, 1000], [1, 0b1, 1000], [1, 0b110, 250]]
 
 
@@ -73,9 +75,12 @@ def test_release_finish_rule_and_why() -> None:
     plan = draft.plan()
     got = [(o["job"], o["op"], o["reason"], o["a"], o["b"]) for o in (override(plan, i) for i in range(5))]
     assert got == [
-        (0, Op.RELEASE, Reason.PREEMPTED, 0, 0), (1, Op.RELEASE, Reason.LOW_RANK, 0, 0), (0, Op.FINISH, Reason.EARLY_STOP, 0, 0),
-        (1, Op.RULE, Reason.NONE, StopRule.ACCURACY, 0), (0, Op.WHY, Reason.NO_ROOM, 8, 4),
-    ]  # fmt: skip
+        (0, Op.RELEASE, Reason.PREEMPTED, 0, 0),
+        (1, Op.RELEASE, Reason.LOW_RANK, 0, 0),
+        (0, Op.FINISH, Reason.EARLY_STOP, 0, 0),
+        (1, Op.RULE, Reason.NONE, StopRule.ACCURACY, 0),
+        (0, Op.WHY, Reason.NO_ROOM, 8, 4),
+    ]
     assert len(plan.places) == 0
 
 
@@ -96,7 +101,16 @@ def test_requests() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "us"),
-    [(0.0, 0), (1, US), (0.0000001, 1), (0.000001, 1), (1.0000001, US + 1), (2.5, 2_500_000), (86_400.000001, 86_400_000_001), (-1.5, -1_500_000)],
+    [
+        (0.0, 0),
+        (1, US),
+        (0.0000001, 1),
+        (0.000001, 1),
+        (1.0000001, US + 1),
+        (2.5, 2_500_000),
+        (86_400.000001, 86_400_000_001),
+        (-1.5, -1_500_000),
+    ],
 )
 def test_wake_at_rounds_up_to_a_microsecond(seconds: float, us: int) -> None:
     draft = desk().draft()
@@ -115,7 +129,10 @@ def test_the_earliest_wake_counts() -> None:
     assert desk().draft().plan().wake_at_us == c.NEVER
 
 
-@pytest.mark.xfail(strict=True, reason="the product is rounded up after it was rounded: a time that is a whole number of µs may come out one later")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the product is rounded up after it was rounded: a time that is a whole number of µs may come out one later",
+)
 def test_wake_at_gives_a_whole_number_of_microseconds_back() -> None:
     r = random.Random(1)
     draft = desk().draft()
@@ -136,7 +153,10 @@ def test_a_trial_is_a_place_that_is_looked_at_again() -> None:
     assert batch.kinds() == [K.START_REQUESTED, K.ROUND] and batch.records[0, c.E_A] == Reason.TRIAL
 
 
-@pytest.mark.xfail(strict=True, reason="the reason of a start is not kept, and J_TRIAL_UNTIL is never set: a trial cannot be told from another run")
+@pytest.mark.xfail(
+    strict=True,
+    reason="the reason of a start is not kept, and J_TRIAL_UNTIL is never set: a trial cannot be told from another run",
+)
 def test_a_trial_is_visible_as_such() -> None:
     d = desk()
     draft = d.draft()
@@ -210,7 +230,13 @@ def test_a_gpu_beyond_the_mask_is_a_mistake() -> None:
 
 def test_capabilities_have_generous_defaults() -> None:
     can = Capabilities()
-    assert can.fractional_gpus and can.exact_devices and can.uneven_gangs and not can.suspend and (can.slice_s_min, can.grace_s) == (0.0, 30.0)
+    assert (
+        can.fractional_gpus
+        and can.exact_devices
+        and can.uneven_gangs
+        and not can.suspend
+        and (can.slice_s_min, can.grace_s) == (0.0, 30.0)
+    )
 
 
 def test_finish_and_rule_end_to_end() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.core.dense import US, Desk
 
 from headway.core.columns import EventKind, Phase, Reason
 from headway.core.reconcile import Found, reconcile
-from tests.core.dense import US, Desk
 
 K = EventKind
 BELIEVED = ("queued", "starting", "running", "stopping", "cancelling", "migrating")
@@ -38,20 +38,32 @@ def found(runs: bool = True, *, attempt: int = 2, up: bool = True, ended: EventK
 
 
 GONE: dict[str, Phase] = {
-    "queued": Phase.QUEUED, "starting": Phase.QUEUED, "running": Phase.QUEUED, "stopping": Phase.QUEUED, "cancelling": Phase.CANCELLED,
+    "queued": Phase.QUEUED,
+    "starting": Phase.QUEUED,
+    "running": Phase.QUEUED,
+    "stopping": Phase.QUEUED,
+    "cancelling": Phase.CANCELLED,
     "migrating": Phase.QUEUED,
-}  # fmt: skip
+}
 SAME: dict[str, Phase] = {
-    "queued": Phase.QUEUED, "starting": Phase.STARTING, "running": Phase.RUNNING, "stopping": Phase.STOPPING, "cancelling": Phase.STOPPING,
+    "queued": Phase.QUEUED,
+    "starting": Phase.STARTING,
+    "running": Phase.RUNNING,
+    "stopping": Phase.STOPPING,
+    "cancelling": Phase.STOPPING,
     "migrating": Phase.STOPPING,
-}  # fmt: skip
+}
 CASES = {  # what is found -> the event that tells it (None: none), and where each believed phase goes
     "nothing": (None, K.STOPPED, GONE),
     "an older attempt that runs": (found(attempt=1), K.STOPPED, GONE),
     "an older attempt that has ended": (found(False, attempt=1, ended=K.COMPLETED), K.STOPPED, GONE),
     "it runs and is up": (found(), None, {**SAME, "starting": Phase.RUNNING}),
     "it runs and is not up yet": (found(up=False), None, SAME),
-    "it has completed": (found(False, ended=K.COMPLETED), K.COMPLETED, {**dict.fromkeys(GONE, Phase.COMPLETED), "queued": Phase.QUEUED}),
+    "it has completed": (
+        found(False, ended=K.COMPLETED),
+        K.COMPLETED,
+        {**dict.fromkeys(GONE, Phase.COMPLETED), "queued": Phase.QUEUED},
+    ),
     "it has failed": (found(False, ended=K.FAILED, code=3), K.FAILED, GONE),
     "it has stopped": (found(False, ended=K.STOPPED), K.STOPPED, GONE),
 }
@@ -103,10 +115,16 @@ def test_a_migrating_job_that_is_gone_starts_on_its_new_place() -> None:
 @pytest.mark.parametrize(
     ("job", "attempt", "runs", "orphan"),
     [
-        (7, 2, True, False), (7, 1, True, True), (7, 3, True, True), (7, 1, False, False), (8, 1, True, True), (8, 1, False, False), (10**9, 1, True, True),
+        (7, 2, True, False),
+        (7, 1, True, True),
+        (7, 3, True, True),
+        (7, 1, False, False),
+        (8, 1, True, True),
+        (8, 1, False, False),
+        (10**9, 1, True, True),
         (0, 1, True, True),
     ],
-)  # fmt: skip
+)
 def test_orphans_run_but_are_not_what_is_wanted(job: int, attempt: int, runs: bool, orphan: bool) -> None:
     """Job 0 has ended, 7 runs in its second attempt, 8 waits, and 10^9 was never heard of."""
     desk = Desk((2,))
@@ -134,7 +152,10 @@ def test_jobs_come_in_order_and_only_live_ones() -> None:
     assert reconcile(Desk((1,)).state, {}, 9)[0].kinds() == []
 
 
-@pytest.mark.xfail(strict=True, reason="an end of a newer attempt is told as the end of the one that is believed in; a newer one that runs leaves it running")
+@pytest.mark.xfail(
+    strict=True,
+    reason="an end of a newer attempt is told as the end of the one that is believed in; a newer one that runs leaves it running",
+)
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_newer_attempt_than_the_believed_one(runs: bool) -> None:
     desk = desk_with("running")
@@ -143,7 +164,9 @@ def test_a_newer_attempt_than_the_believed_one(runs: bool) -> None:
     assert desk.phase(7) == Phase.QUEUED, "the attempt that is believed in is gone, and only it"
 
 
-@pytest.mark.xfail(strict=True, reason="a stop that was journalled but never carried out is not asked for again: the job stops never")
+@pytest.mark.xfail(
+    strict=True, reason="a stop that was journalled but never carried out is not asked for again: the job stops never"
+)
 @pytest.mark.parametrize("believed", ["stopping", "cancelling", "migrating"])
 def test_a_stopping_job_that_still_runs_is_told_again(believed: str) -> None:
     desk = desk_with(believed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.core.dense import US, Desk, said
 
 from headway.core import columns as c
 from headway.core.check import V_ENDED, V_GPU, V_NOT_PLACED
@@ -15,7 +16,6 @@ from headway.core.plan import Capabilities, Plan
 from headway.core.round import RAISED, REFUSALS_MAX, Brains, Round, Violation, check, next_round_us, run_round
 from headway.core.view import ClusterView
 from headway.policies.registry import make_policy
-from tests.core.dense import US, Desk, said
 
 K = EventKind
 NEVER = c.NEVER
@@ -63,7 +63,9 @@ def raises(view: ClusterView) -> Plan:
     raise ZeroDivisionError("no jobs")
 
 
-def office(act: Callable[[ClusterView], Any] = good, keep: Any = None, fallback: Callable[[ClusterView], Any] = nothing) -> tuple[Desk, Brains]:
+def office(
+    act: Callable[[ClusterView], Any] = good, keep: Any = None, fallback: Callable[[ClusterView], Any] = nothing
+) -> tuple[Desk, Brains]:
     """Four GPUs; job 0 runs on GPU 0, jobs 1 to 5 wait."""
     desk = Desk((4,))
     for job in range(6):
@@ -90,7 +92,9 @@ def test_a_round_decides_and_changes_nothing_by_itself() -> None:
     before = desk.state.digest()
     result = run_round(desk.state, brains, "memo", 3 * US, seed=7)
     assert desk.state.digest() == before
-    assert said(result.events) == [(K.START_REQUESTED, 1), (K.ROUND, 0)] and result.events.records[:, c.E_T].tolist() == [3 * US] * 2
+    assert (
+        said(result.events) == [(K.START_REQUESTED, 1), (K.ROUND, 0)] and result.events.records[:, c.E_T].tolist() == [3 * US] * 2
+    )
     assert (result.wake_at_us, result.violation, len(result.requests)) == (99 * US, None, 1) and result.decide_ns > 0
     assert brains.policy.asked == [(3 * US, 7, "memo")] and brains.fallback.asked == []  # type: ignore[attr-defined]
 
@@ -141,7 +145,9 @@ def test_a_good_plan_that_moves_something_ends_the_row() -> None:
     assert desk.count("refused_in_row") == 2 and brains.fallback.asked == []  # type: ignore[attr-defined]
 
 
-@pytest.mark.xfail(strict=True, reason="a good plan that moves nothing leaves no mark: three refusals far apart count as three in a row")
+@pytest.mark.xfail(
+    strict=True, reason="a good plan that moves nothing leaves no mark: three refusals far apart count as three in a row"
+)
 def test_a_good_plan_that_moves_nothing_ends_the_row_too() -> None:
     desk, brains = office(bad, keep=Scripted(nothing, "keep"))
     once(desk, brains)
@@ -150,7 +156,9 @@ def test_a_good_plan_that_moves_nothing_ends_the_row_too() -> None:
     assert desk.count("refused_in_row") == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the fallback's first plan that moves something resets the count: the faulty policy is back in charge")
+@pytest.mark.xfail(
+    strict=True, reason="the fallback's first plan that moves something resets the count: the faulty policy is back in charge"
+)
 def test_the_fallback_stays_in_charge() -> None:
     desk, brains = office(bad, keep=Scripted(nothing, "keep"), fallback=good)
     for _ in range(5):
@@ -169,10 +177,13 @@ def test_a_refused_fallback_is_refused_like_any_other() -> None:
 @pytest.mark.parametrize(
     ("act", "sentence"),
     [
-        (raises, "scripted raised ZeroDivisionError: no jobs"), (lambda view: None, "scripted raised AttributeError"),
-        (lambda view: [], "scripted raised AttributeError"), (lambda view: view.draft(), "scripted raised "), (lambda view: view.job("x"), "scripted raised KeyError"),
+        (raises, "scripted raised ZeroDivisionError: no jobs"),
+        (lambda view: None, "scripted raised AttributeError"),
+        (lambda view: [], "scripted raised AttributeError"),
+        (lambda view: view.draft(), "scripted raised "),
+        (lambda view: view.job("x"), "scripted raised KeyError"),
     ],
-)  # fmt: skip
+)
 def test_a_policy_that_fails_counts_as_refused(act: Callable[[ClusterView], Any], sentence: str) -> None:
     desk, brains = office(act)
     result = once(desk, brains)

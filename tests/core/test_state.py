@@ -7,15 +7,14 @@ import random
 from functools import cache
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.dense import GB, US, Desk, audit, random_desk, spec
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
-from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate, is_sorted
+from headway.core.events import EventBatch, EventBuffer, is_sorted
 from headway.core.state import State
-from tests.core.dense import GB, US, Desk, audit, random_desk, spec
 
 K = EventKind
 
@@ -38,7 +37,16 @@ def busy_desk() -> Desk:
     desk = Desk((4, 4, 4), audited=False)
     r = random.Random(3)
     for job in range(60):
-        desk.submit(job, data=2 if job % 6 == 5 else 1, data_min=1, data_max=3, pipeline=2 if job % 4 == 0 else 1, cut=1, priority=r.randrange(100), retry_max=job)
+        desk.submit(
+            job,
+            data=2 if job % 6 == 5 else 1,
+            data_min=1,
+            data_max=3,
+            pipeline=2 if job % 4 == 0 else 1,
+            cut=1,
+            priority=r.randrange(100),
+            retry_max=job,
+        )
     desk.run(5, [(0, [0]), (0, [1])], t=US)
     desk.stop(5, Reason.RESIZED, [(1, [0])], data=1)
     desk.run(8, [(0, [2]), (0, [3])])
@@ -121,6 +129,15 @@ def test_resizes_do_not_make_the_task_table_grow_for_ever() -> None:
     assert desk.state.T.shape[1] <= 1024
 
 
+def test_dead_rows_leave_a_roomy_table_too() -> None:
+    desk = Desk((1,), audited=False, jobs=4000, tasks=4000)
+    for job in range(400):
+        desk.submit(job)
+        if job:
+            desk.emit(K.CANCEL_REQUESTED, job)
+    assert desk.count("rows") < 300 and [job.id for job in desk.view().jobs()] == [0]
+
+
 def test_numbers_below_the_oldest_live_job_are_forgotten() -> None:
     desk = Desk((1,), audited=False)
     for job in range(900):
@@ -178,8 +195,17 @@ def test_the_first_waiting_row_under_requeues() -> None:
         act()
         hint.append((desk.count("first_waiting"), desk.view().waiting_rows().tolist()))
     assert hint == [
-        (1, [1, 2, 3]), (1, [1, 3]), (3, [3]), (4, []), (2, [2]), (1, [1, 2]), (0, [0, 1, 2]), (0, [0, 1, 2, 4]), (1, [1, 2, 4]), (2, [2, 4]),
-    ]  # fmt: skip
+        (1, [1, 2, 3]),
+        (1, [1, 3]),
+        (3, [3]),
+        (4, []),
+        (2, [2]),
+        (1, [1, 2]),
+        (0, [0, 1, 2]),
+        (0, [0, 1, 2, 4]),
+        (1, [1, 2, 4]),
+        (2, [2, 4]),
+    ]
 
 
 def test_jobs_without_gpus_are_counted_apart() -> None:
@@ -240,7 +266,12 @@ def test_nodes_of_64_gpus() -> None:
 def test_queues_are_set_in_any_order_and_again() -> None:
     desk = Desk((2,))
     desk.emit(K.QUEUE_SET, 3, payload=(1000, 2000, 5, 1))
-    assert desk.count("queues") == 4 and desk.state.Q[:4].T.tolist() == [[-1, -1, 1, -1], [-1, -1, 0, -1], [-1, -1, 0, -1], [1000, 2000, 5, 1]]
+    assert desk.count("queues") == 4 and desk.state.Q[:4].T.tolist() == [
+        [-1, -1, 1, -1],
+        [-1, -1, 0, -1],
+        [-1, -1, 0, -1],
+        [1000, 2000, 5, 1],
+    ]
     desk.submit(0, queue=3)
     desk.run(0, [(0, [0])])
     desk.emit(K.QUEUE_SET, 3, payload=(-1, -1, 6, 0))
@@ -255,7 +286,11 @@ def test_names() -> None:
     desk.emit(K.NAMED, 0, a=Name.NODE, text="gpu-a1")
     desk.emit(K.NAMED, 7, a=Name.USER, text="Zoë\nX")
     desk.emit(K.NAMED, 7, a=Name.QUEUE)
-    assert desk.state.name(Name.NODE, 0) == "gpu-a1" and desk.state.name(Name.USER, 7) == "Zoë\nX" and desk.state.name(Name.QUEUE, 7) == ""
+    assert (
+        desk.state.name(Name.NODE, 0) == "gpu-a1"
+        and desk.state.name(Name.USER, 7) == "Zoë\nX"
+        and desk.state.name(Name.QUEUE, 7) == ""
+    )
     assert desk.state.name(Name.NODE, 1) == "1"
 
 
@@ -309,9 +344,17 @@ def test_the_digest_sees_every_table() -> None:
     task, held = int(desk.state.J[c.J_TASK0, row]), int(desk.state.J[c.J_HELD_TASK0, row])
     assert task != held, "job 5 holds its old shape"
     for table, at in (
-        ("J", (c.J_ATTAINED, row)), ("F", (0, row)), ("T", (c.T_USE_GPU, task)), ("T", (c.T_USE_GPU, held)), ("N", (c.N_NET, 2)),
-        ("G", (c.G_USED, 0)), ("Q", (c.Q_WEIGHT, 0)), ("B", (0, 0)), ("C", (c.C_STALE,)), ("C", (c.C_REFUSED_IN_ROW,)),
-    ):  # fmt: skip
+        ("J", (c.J_ATTAINED, row)),
+        ("F", (0, row)),
+        ("T", (c.T_USE_GPU, task)),
+        ("T", (c.T_USE_GPU, held)),
+        ("N", (c.N_NET, 2)),
+        ("G", (c.G_USED, 0)),
+        ("Q", (c.Q_WEIGHT, 0)),
+        ("B", (0, 0)),
+        ("C", (c.C_STALE,)),
+        ("C", (c.C_REFUSED_IN_ROW,)),
+    ):
         twin = desk.state.copy()
         getattr(twin, table)[at] += 1
         seen.add(twin.digest())
@@ -327,10 +370,11 @@ def test_the_digest_sees_every_table() -> None:
 @cache
 def journals() -> list[tuple[EventBatch, str]]:
     """Journals of simulations with preemption and lost nodes, and the digests of the states that they end in."""
+    from tests.sim.cases import cluster_of, random_case, workload_of
+
     from headway.policies.registry import make_policy
     from headway.sim.run import simulate
     from headway.sim.world import World, too_large
-    from tests.sim.cases import cluster_of, random_case, workload_of
 
     found = []
     for seed, policy in ((1, "las:quantum=20"), (4, "srtf"), (6, "tiresias:threshold=30"), (9, "fifo-backfill")):
@@ -376,35 +420,3 @@ def test_random_histories_pass_the_audit_and_replay() -> None:
         whole = State(jobs=1, tasks=1, edges=1)
         whole.apply(desk.whole_journal())
         assert whole.digest() == desk.state.digest(), seed
-
-
-# -- batches -------------------------------------------------------------------------------------------------------
-def test_batches_are_cut_and_joined() -> None:
-    buffer = EventBuffer(1, 1)
-    for i in range(5):
-        buffer.add(i, K.NAMED, i, payload=range(i), text=f"t{i}" if i % 2 else None)
-    assert len(buffer.peek()) == 5
-    whole = buffer.take()
-    assert buffer.count == 0 and len(buffer.take()) == 0
-    assert whole.kinds() == [K.NAMED] * 5 and [p.tolist() for p in whole.payloads()] == [list(range(i)) for i in range(5)]
-    for cut in range(6):
-        again = whole.cut(0, cut) + whole.cut(cut, 5)
-        assert np.array_equal(again.records, whole.records) and np.array_equal(again.pool, whole.pool) and again.texts == whole.texts
-    assert whole.cut(3, 5).texts == {0: "t3"} and whole.cut(2, 3).pool.tolist() == [0, 1]
-    assert concatenate([]) is EMPTY and len(EMPTY) == 0
-    assert not is_sorted(whole.cut(4, 5) + whole.cut(0, 1)) and is_sorted(whole)
-
-
-def test_a_buffer_takes_whole_batches() -> None:
-    buffer = EventBuffer(1, 1)
-    buffer.add(0, K.ROUND, payload=[7])
-    other = EventBuffer()
-    other.add(1, K.NAMED, text="a")
-    other.add(2, K.WHY, payload=[8, 9])
-    batch = other.take()
-    buffer.extend(batch)
-    buffer.extend(EMPTY)
-    whole = buffer.take()
-    assert whole.kinds() == [K.ROUND, K.NAMED, K.WHY] and whole.pool.tolist() == [7, 8, 9] and whole.texts == {1: "a"}
-    batch.records[0, 0] = 99
-    assert whole.records[1, 0] == 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.core.dense import US, Desk
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
 from headway.core.view import ClusterView, TaskPlace, gpus_of, mask_of
-from tests.core.dense import US, Desk
 
 K = EventKind
 
@@ -16,8 +16,12 @@ K = EventKind
 def desk() -> Desk:
     found = Desk((4, 2), kinds=(0, 1), racks=(3, 7), limits=(-1, -1))
     for table, index, text in (
-        (Name.NODE, 0, "big"), (Name.KIND, 1, "v100"), (Name.QUEUE, 1, "vision"), (Name.USER, 5, "ada"), (Name.JOB, 11, "train-11"),
-    ):  # fmt: skip
+        (Name.NODE, 0, "big"),
+        (Name.KIND, 1, "v100"),
+        (Name.QUEUE, 1, "vision"),
+        (Name.USER, 5, "ada"),
+        (Name.JOB, 11, "train-11"),
+    ):
         found.emit(K.NAMED, index, a=table, text=text)
     found.submit(10, t=1_500_000)
     found.submit(11, data=2, gpu_task=2000, queue=1, user=5, priority=80, estimate=90_500_000, t=2 * US)
@@ -29,8 +33,24 @@ def test_a_job_in_peoples_units() -> None:
     d = desk()
     view = ClusterView(d.state, 14 * US, 5)
     job = view.job(11)
-    assert (job.id, job.name, job.queue, job.user, job.phase, job.attempt, job.priority) == (11, "train-11", "vision", "ada", Phase.RUNNING, 1, 80)
-    assert (job.submitted_s, job.gpus, job.tasks, job.attained_gpu_s, job.run_s, job.estimate_s, job.remaining_s) == (2.0, 4, 2, 40.0, 10.0, 90.5, 80.5)
+    assert (job.id, job.name, job.queue, job.user, job.phase, job.attempt, job.priority) == (
+        11,
+        "train-11",
+        "vision",
+        "ada",
+        Phase.RUNNING,
+        1,
+        80,
+    )
+    assert (job.submitted_s, job.gpus, job.tasks, job.attained_gpu_s, job.run_s, job.estimate_s, job.remaining_s) == (
+        2.0,
+        4,
+        2,
+        40.0,
+        10.0,
+        90.5,
+        80.5,
+    )
     assert job.place == (TaskPlace(0, (0, 1), 1000), TaskPlace(0, (2, 3), 1000)) and job.preemptions == 0
     assert view.now_s == 14.0 and view.seed == 5 and view.waiting == 1
 
@@ -98,10 +118,26 @@ def test_nodes() -> None:
     d.stop(11)
     d.emit(K.NODE_DRAINING, 1)
     big, small = d.view().nodes()
-    assert (big.number, big.name, big.rack, big.kind, big.phase, big.gpus, big.free, big.held) == (0, "big", 3, "0", NodePhase.UP, 4, 4, 4)
+    assert (big.number, big.name, big.rack, big.kind, big.phase, big.gpus, big.free, big.held) == (
+        0,
+        "big",
+        3,
+        "0",
+        NodePhase.UP,
+        4,
+        4,
+        4,
+    )
     assert (small.number, small.name, small.rack, small.kind, small.phase, small.gpus, small.free, small.held) == (
-        1, "1", 7, "v100", NodePhase.DRAINING, 2, 2, 0,
-    )  # fmt: skip
+        1,
+        "1",
+        7,
+        "v100",
+        NodePhase.DRAINING,
+        2,
+        2,
+        0,
+    )
 
 
 def test_rows_by_what_they_are() -> None:
@@ -143,7 +179,11 @@ def test_an_empty_cluster_has_an_empty_view() -> None:
     from headway.core.state import State
 
     view = ClusterView(State(), 0, 0)
-    assert list(view.jobs()) == list(view.nodes()) == [] and view.waiting == 0 and view.waiting_rows().tolist() == view.live_rows().tolist() == []
+    assert (
+        list(view.jobs()) == list(view.nodes()) == []
+        and view.waiting == 0
+        and view.waiting_rows().tolist() == view.live_rows().tolist() == []
+    )
     assert len(view.draft().plan()) == 0
 
 
@@ -154,4 +194,6 @@ def test_masks_and_gpus(gpus: tuple[int, ...]) -> None:
 
 
 def test_every_reason_has_its_word() -> None:
-    assert {r.word for r in Reason} >= {"none", "early-stop", "preempted", "no-room", "node-lost"} and all(" " not in r.word for r in Reason)
+    assert {r.word for r in Reason} >= {"none", "early-stop", "preempted", "no-room", "node-lost"} and all(
+        " " not in r.word for r in Reason
+    )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from headway.engines import runner
@@ -87,8 +88,18 @@ class Cluster:
             assert done.stderr.startswith("headway: ") and done.stderr.count("\n") == 1, done.stderr
         return done
 
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+    def json(self, verb: str, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.run(verb, "--json", *arguments, code=code).stdout)
+
+    def ask(self, path: str) -> Any:
+        """The controller's answer, without a command."""
+        token = Path(self.ready["token_file"]).read_text().strip()
+        answer = httpx.get(self.ready["url"] + path, headers={"Authorization": f"Bearer {token}"}, trust_env=False)
+        answer.raise_for_status()
+        return answer.json()
+
+    def job(self, job: str) -> Any:
+        return self.ask(f"/v1/jobs/{job}")
 
     def end(self, controller: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
         """Signal a controller, and wait for its end."""

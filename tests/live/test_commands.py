@@ -12,14 +12,40 @@ from pathlib import Path
 
 import pytest
 
+from headway import cli_live
+from headway.cli import run_command
+
 from .conftest import Cluster, until
 
 pytestmark = pytest.mark.live
 WAITS = "until [ -e '{gate}' ]; do sleep 0.02; done"
 
 
+class Here:
+    """The command line in this process, with a home in which nothing runs."""
+
+    def __init__(self, home: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home, self.set, self._capsys = home, patch.setenv, capsys
+
+    def refusal(self, *arguments: str) -> str:
+        """The one line with which a command refuses."""
+        assert run_command(list(arguments)) == 2
+        said = self._capsys.readouterr()
+        assert said.out == "" and said.err.startswith("headway: ") and said.err.count("\n") == 1, said
+        return said.err.strip()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    for name in ("HEADWAY_URL", "HEADWAY_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HEADWAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Here(tmp_path / "home", monkeypatch, capsys)
+
+
 def state_of(cluster: Cluster, job: str) -> str:
-    return str(cluster.json("show", job)["state"])
+    return str(cluster.job(job)["state"])
 
 
 def test_from_the_first_command_to_the_last(cluster: Cluster) -> None:
@@ -28,7 +54,8 @@ def test_from_the_first_command_to_the_last(cluster: Cluster) -> None:
     assert Path(cluster.ready["token_file"]).stat().st_mode & 0o777 == 0o600
     assert json.loads((cluster.home / "controller.json").read_text())["url"] == cluster.ready["url"]
     (cluster.scratch / "gang.yaml").write_text(
-        'name: gäng\nrun: echo "rank $RANK of $WORLD_SIZE in $PWD with $A"\nworkdir: sub\nenv: {A: "1 2"}\nparallelism: {data: 2}\n'
+        'name: gäng\nrun: echo "rank $RANK of $WORLD_SIZE in $PWD with $A"\n'
+        'workdir: sub\nenv: {A: "1 2"}\nparallelism: {data: 2}\n'
     )
     (cluster.scratch / "sub").mkdir()
     answer = cluster.json("submit", "gang.yaml", "--wait")
@@ -74,12 +101,12 @@ def test_a_killed_controller_that_is_started_again_goes_on_with_the_same_jobs(cl
         "running",
         "queued",
     )
-    assert cluster.json("show", "j1-1")["attempt"] == 1
+    assert cluster.job("j1-1")["attempt"] == 1
     gates[1].touch()
     until(lambda: "queued" in marks.read_text(), "the queued job runs")
     until(lambda: state_of(cluster, "queued-1") == "completed", "the queued job ends")
     assert sorted(marks.read_text().split()) == ["ended0", "ended1", "queued", "started0", "started1"]
-    failed = cluster.json("show", "j1-1")
+    failed = cluster.job("j1-1")
     assert (failed["state"], failed["exit_code"], failed["attempt"]) == ("queued", 5, 1), "it will be tried again"
 
 
@@ -113,7 +140,7 @@ def test_a_second_controller_on_the_same_home_is_refused(cluster: Cluster) -> No
     cluster.up("--nodes", "1x1")
     refused = cluster.run("up", code=2)
     assert "another controller runs on the home" in refused.stderr and cluster.ready["url"] in refused.stderr
-    assert cluster.json("queue") == {"jobs": [], "more": 0}
+    assert cluster.ask("/v1/jobs") == {"jobs": [], "more": 0}
 
 
 def test_waiting_for_a_job_tells_how_it_ended(cluster: Cluster) -> None:
@@ -136,10 +163,10 @@ def test_waiting_for_a_job_tells_how_it_ended(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("command", [["queue"], ["show", "j-1"], ["logs", "j-1"], ["cancel", "j-1"], ["submit", "--", "true"]])
-def test_without_a_controller_a_hint_says_how_to_start_one(command: list[str], cluster: Cluster) -> None:
-    assert cluster.run(*command, code=2).stderr.strip().endswith("start one with: headway up")
-    cluster.environment["HEADWAY_URL"] = "http://127.0.0.1:9"
-    assert cluster.run(*command, code=2).stderr.strip().endswith("start one with: headway up")
+def test_without_a_controller_a_hint_says_how_to_start_one(command: list[str], here: Here) -> None:
+    assert here.refusal(*command).endswith("start one with: headway up")
+    here.set("HEADWAY_URL", "http://127.0.0.1:9")
+    assert here.refusal(*command).endswith("start one with: headway up")
 
 
 @pytest.mark.parametrize(
@@ -161,9 +188,21 @@ def test_without_a_controller_a_hint_says_how_to_start_one(command: list[str], c
         (["submit", "--gpus", "1", "missing.yaml"], "--gpus: belongs to a command"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_written(arguments: list[str], text: str, cluster: Cluster) -> None:
-    assert text in cluster.run(*arguments, code=2).stderr
-    assert not cluster.home.exists()
+def test_bad_input_is_one_line_and_nothing_is_written(arguments: list[str], text: str, here: Here) -> None:
+    assert text in here.refusal(*arguments)
+    assert not here.home.exists()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0:00"), (61, "1:01"), (3600, "1:00:00"), (90_061, "1-01:01:01")])
+def test_times_are_written_as_squeue_does(seconds: float, text: str) -> None:
+    assert cli_live._time(seconds) == text
+
+
+def test_columns_are_as_wide_as_they_look(capsys: pytest.CaptureFixture[str]) -> None:
+    cli_live._print_columns(("NAME", "GPUS", "WHY"), [("训练", "1", "a b"), ("x" * 99, "10", "\x1b[31m")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "训练" + " " * 28 + "     1  a b"
+    assert lines[2] == "x" * 31 + "…" + "    10  \\x1b[31m"
 
 
 @pytest.fixture
@@ -189,8 +228,9 @@ def stranger() -> Iterator[str]:
     server.server_close()
 
 
-def test_another_server_is_not_taken_for_a_controller(stranger: str, cluster: Cluster) -> None:
-    cluster.environment |= {"HEADWAY_URL": stranger, "HEADWAY_TOKEN": "x"}
-    assert "is no Headway controller" in cluster.run("queue", code=2).stderr
-    cluster.environment["HEADWAY_URL"] = "nonsense"
-    assert "HEADWAY_URL: expected a URL" in cluster.run("queue", code=2).stderr
+def test_another_server_is_not_taken_for_a_controller(stranger: str, here: Here) -> None:
+    here.set("HEADWAY_URL", stranger)
+    here.set("HEADWAY_TOKEN", "x")
+    assert "is no Headway controller" in here.refusal("queue")
+    here.set("HEADWAY_URL", "nonsense")
+    assert "HEADWAY_URL: expected a URL" in here.refusal("queue")

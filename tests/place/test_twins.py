@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,7 +91,8 @@ def test_tasks_without_gpus(room: Rooms, n: int, task: Demand) -> None:
     st.integers(0, 3), st.sampled_from(list(gang.Kernel)), st.booleans(), st.sampled_from([0, 1, 2]), st.integers(1, 3),
 )  # fmt: skip
 def test_a_whole_job(
-    room: Rooms, n: int, task: Demand, servers: int, server_cpu: int, server_mem: int, kinds: int, kernel: gang.Kernel, fewest: bool,
+    room: Rooms, n: int, task: Demand, servers: int, server_cpu: int, server_mem: int, kinds: int, kernel: gang.Kernel,
+    fewest: bool,
     other: int, other_kinds: int,
 ) -> None:  # fmt: skip
     """Kinds one by one, the alternative demand, servers beside the workers."""
@@ -146,3 +149,36 @@ def test_the_gpu_for_a_share(room: Rooms, data: st.DataObject, milli: int, kinds
     known = {k for k in range(int(state.C[c.C_KINDS])) if kinds >> k & 1}
     expected = twins.find_share(milli, known, task, limit, room.rooms, booked)
     assert (None if found[0] < 0 else found) == expected
+
+
+@pytest.mark.parametrize("kernel", list(gang.Kernel))
+def test_large_rooms(kernel: gang.Kernel) -> None:
+    """Hundreds of nodes: buckets of many words, and of several summary words where there are over 4096."""
+    for seed, count in enumerate((63, 64, 65, 130, 500, 4100)):
+        r = random.Random(seed)
+        sizes = [r.choice([0, 4, 8, 8]) for _ in range(count)]
+        racks = [r.randrange(1 + count // 8) for _ in range(count)]
+        state = builders.state(builders.cluster(sizes, racks=racks, kinds=[r.choice("xy") for _ in range(count)]))
+        C, s = state.C, state.scratch
+        gang.copy_room(state.N, state.B, C, s.A, s.AB)
+        rooms = []
+        for node, size in enumerate(sizes):
+            # Nearly everything is taken, so that the first node with room is far away.
+            left = r.randrange(size + 1) if size and r.random() < 0.05 else 0
+            gang.take_mask(s.A, s.AB, state.N, C, node, mask_of(list(range(left, size))), 0, 0)
+            rooms.append(Room(left, builders.PLENTY_CPUS_MILLI, builders.PLENTY_BYTES, racks[node], int(state.N[c.N_KIND, node])))
+        room = Rooms(state, rooms, [])
+        for _ in range(30):
+            n, task, kind = r.randint(1, 20), Demand(r.randint(1, 4)), r.randrange(int(C[c.C_KINDS]))
+            assert room.choose(kernel, n, task, kind) == twins.KERNELS[kernel](n, task, kind, rooms), (seed, n, task, kind)
+
+
+def test_by_hand() -> None:
+    """Nodes of 4, 2 and 3 free GPUs in racks 0, 1, 1; four tasks of one GPU, and of one GPU and two cpus where node 0 has
+    two cpus only."""
+    rooms = [Room(4, 2000, 0, 0), Room(2, 9000, 0, 1), Room(3, 9000, 0, 1)]
+    assert [choose(4, Demand(1), 0, rooms) for choose in twins.KERNELS] == [[(0, 4)], [(1, 2), (2, 2)], [(0, 4)], [(0, 4)]]
+    assert [choose(4, Demand(1, 2000), 0, rooms) for choose in twins.KERNELS] == [
+        [(0, 1), (1, 2), (2, 1)], [(1, 2), (2, 2)], [(0, 1), (2, 3)], [(2, 3), (1, 1)],
+    ]  # fmt: skip
+    assert [choose(10, Demand(1), 0, rooms) for choose in twins.KERNELS] == [None] * 4

@@ -45,5 +45,7 @@ def test_the_page_lists_every_policy_and_parameter() -> None:
     for name in REGISTRY:
         assert f"| `{name}` |" in PAGE, name
         for parameter, default, _ in entry(name).params:
-            shown = str(default).lower() if isinstance(default, bool) else f"{default:g}" if isinstance(default, float) else default
+            shown = (
+                str(default).lower() if isinstance(default, bool) else f"{default:g}" if isinstance(default, float) else default
+            )
             assert f"`{parameter}={shown}`" in PAGE, (name, parameter)

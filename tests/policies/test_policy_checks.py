@@ -43,7 +43,7 @@ def test_the_gittins_variant() -> None:
 
 def test_starvation_is_seen() -> None:
     """Shortest first keeps a long gang waiting as long as short jobs come."""
-    with pytest.raises(AssertionError, match="a gang waited .* while short jobs went on"):
+    with pytest.raises(AssertionError, match=r"a gang waited .* while short jobs went on"):
         check_no_starvation(lambda: make_policy("srtf"), 0)
 
 
@@ -205,7 +205,8 @@ def test_the_reason_names_policy_and_seed() -> None:
 
 
 def test_random_views_hold_every_situation() -> None:
-    """The suite is worth what its views are: jobs in every phase, with and without a place, held, to be retried, on all sorts of nodes."""
+    """The suite is worth what its views are: jobs in every phase, with and without a place, held, to be retried, on all
+    sorts of nodes."""
     from headway.testing.views import random_case
 
     found: set[object] = set()

@@ -1,4 +1,5 @@
-"""Golden charts: five workloads that a person can follow, under each policy. `GOLDEN=write pytest tests/sim/test_gantt.py` rewrites them.
+"""Golden charts: five workloads that a person can follow, under each policy. `GOLDEN=write pytest tests/sim/test_gantt.py`
+rewrites them.
 
 Rounds take place each second. Parameters are small, so that quanta and thresholds matter within seconds: see `SPECS`.
 """
@@ -214,9 +215,14 @@ def test_a_chart_shows_lost_nodes_shares_and_empty_nodes() -> None:
     load = workload(jobs, kinds=where.kinds)
     faults = [(1_000_000, 1, False), (3_000_000, 1, True)]
     run = simulate(
-        load, where, make_policy("fifo:sharing=true"), interval_s=1, keep_journal=True, world=World(load, where, node_faults=faults)
+        load,
+        where,
+        make_policy("fifo:sharing=true"),
+        interval_s=1,
+        keep_journal=True,
+        world=World(load, where, node_faults=faults),
     )
     assert run.journal is not None
     # 0.5 + 0.5 is the whole GPU: both go at 0.9 until a has done its 2 s at 2.2; b has 2 of 4 left then, and ends at 4.2.
-    assert gantt(run.journal) == "n0.0 |222bbb\nn1.0 |cxxcc."
+    assert gantt(run.journal) == "n0.0 |222bb\nn1.0 |cxxcc"
     assert gantt(run.journal, unit_s=2, until_s=4) == "n0.0 |22\nn1.0 |cx"

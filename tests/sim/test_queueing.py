@@ -1,4 +1,4 @@
-"""The simulator against queueing theory, against the best schedule there is, and against textbook schedules worked out by hand."""
+"""The simulator against queueing theory, against the best schedule there is, and against schedules worked out by hand."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def test_erlangs_formula() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("servers", "rate"), [(1, 0.7), (4, 3.2)])
 def test_the_mean_wait_is_erlangs(servers: int, rate: float) -> None:
-    """Every simulated wait is that of the recursion, to the microsecond; the recursion's mean over a hundred times as many jobs
+    """Every simulated wait is that of the recursion, to the microsecond; the recursion's mean over fifty times as many jobs
     stands in for the noise of the simulated ones (a control variate whose correlation is 1)."""
     arrivals, services = exponential_jobs(2_000_000, rate, seed=servers)
-    few = 20_000
+    few = 40_000
     waits = simulated_waits(arrivals[:few], services[:few], servers)
     expected = recursion_waits(arrivals, services, servers)
     assert np.array_equal(waits, expected[:few])
@@ -153,20 +153,24 @@ TWO_DIMENSIONS = [job("a", 2, 2), job("b", 1, 8), job("c", 2, 6)]
 def test_las_counts_gpus() -> None:
     """Two GPUs, quantum 2 GPU·s; a and c get 2 GPU·s in a second, b in two.
     0: a. 1: a in its 2nd quantum; b and then no room for c. 3: b too; c. 4: all in the 2nd: a (done at 5). 5: b, until it has got
-    4 at 7. 7: c (2) gets 4 by 8. 8: both in the 3rd, b first, until 6 at 10. 10: c, until 6 at 11. 11: b, done at 13. 13: c's last 3 s.
+    4 at 7. 7: c (2) gets 4 by 8. 8: both in the 3rd, b first, until 6 at 10. 10: c, until 6 at 11. 11: b, done at 13. 13:
+    c's last 3 s.
     """
     assert chart([2], TWO_DIMENSIONS, "las:quantum=2") == "n0.0 |abbcabbcbbcbbccc\nn0.1 |a..ca..c..c..ccc"
 
 
 def test_tiresias_has_few_queues() -> None:
-    """The same jobs, two queues that part at 4 GPU·s. a is done at 2 with just that. b leaves the first queue at 6 (4 s on one GPU), so
+    """The same jobs, two queues that part at 4 GPU·s. a is done at 2 with just that. b leaves the first queue at 6 (4 s on
+    one GPU), so
     c runs, and leaves it at 8 (2 s on two). Then both are in the second queue, by arrival: b's last 4 s, then c's last 4 s."""
     assert chart([2], TWO_DIMENSIONS, "tiresias:threshold=4") == "n0.0 |aabbbbccbbbbcccc\nn0.1 |aa....cc....cccc"
 
 
 def test_tiresias_promotes_the_starving() -> None:
-    """One GPU, queues part at 2 s, promotion after a wait of twice the run time. 2: a leaves the first queue, b runs; 4: b leaves it too, a
-    came first. b has run 2 s and waits from 4 on: at 8 it is promoted, and has the first queue to itself until it has got 2 s more at
+    """One GPU, queues part at 2 s, promotion after a wait of twice the run time. 2: a leaves the first queue, b runs; 4: b
+    leaves it too, a
+    came first. b has run 2 s and waits from 4 on: at 8 it is promoted, and has the first queue to itself until it has got
+    2 s more at
     10. Then a again, to its end (14) before b, which has run 4 s, would be promoted at 18."""
     jobs = [job("a", 1, 10), job("b", 1, 8)]
     assert chart([1], jobs, "tiresias:threshold=2,promote=2") == "n0.0 |aabbaaaabbaaaabbbb"

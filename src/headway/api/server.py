@@ -89,7 +89,7 @@ def make_app(controller: Controller, token: str) -> FastAPI:
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
     app.add_middleware(Guard, token=token)
-    _add_errors(app)
+    _add_errors(app, controller)
     _add_jobs(app, controller)
 
     @app.get("/v1/nodes")
@@ -105,11 +105,11 @@ def make_app(controller: Controller, token: str) -> FastAPI:
     return app
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, controller: Controller) -> None:
     @app.exception_handler(UserError)
     async def refused(request: Request, error: UserError) -> Response:
-        status = 404 if isinstance(error, NoSuchJobError) else 409 if isinstance(error, ConflictError) else 422
-        return problem(status, str(error))
+        known = 404 if isinstance(error, NoSuchJobError) else 409 if isinstance(error, ConflictError) else 422
+        return problem(503 if controller.stopping else known, str(error))
 
     @app.exception_handler(HTTPException)
     async def not_served(request: Request, error: HTTPException) -> Response:
@@ -296,7 +296,8 @@ class ApiServer:
 
     def __init__(self, controller: Controller, token: str, port: int = 0) -> None:
         """`UserError` if the port is taken. Port 0: one that is free."""
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # Only where the protocol is named does asyncio set TCP_NODELAY; without it each answer takes 40 ms more.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind(("127.0.0.1", port))

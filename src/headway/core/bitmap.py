@@ -8,7 +8,7 @@ The lowest node of a bucket is found in a few instructions, and the content depe
 from __future__ import annotations
 
 from headway.core.arrays import Table
-from headway.core.jit import ctz, kernel
+from headway.core.jit import ctz, inner, kernel
 
 
 def words_for(nodes: int) -> int:
@@ -21,7 +21,7 @@ def width_for(words: int) -> int:
     return words + (words + 63) // 64
 
 
-@kernel
+@inner
 def set_bit(buckets: Table, words: int, row: int, node: int) -> None:
     """Put `node` into bucket `row`."""
     word = node >> 6
@@ -29,7 +29,7 @@ def set_bit(buckets: Table, words: int, row: int, node: int) -> None:
     buckets[row, words + (word >> 6)] |= 1 << (word & 63)
 
 
-@kernel
+@inner
 def clear_bit(buckets: Table, words: int, row: int, node: int) -> None:
     """Take `node` out of bucket `row`."""
     word = node >> 6
@@ -46,7 +46,7 @@ def first_bit(buckets: Table, words: int, row: int, start: int) -> int:
         return -1
     rest = (buckets[row, word] >> (start & 63)) << (start & 63)
     if rest != 0:
-        return (word << 6) + ctz(rest)
+        return int((word << 6) + ctz(rest))
     word += 1
     top = word >> 6
     tops = (words + 63) >> 6
@@ -59,10 +59,21 @@ def first_bit(buckets: Table, words: int, row: int, start: int) -> int:
             return -1
         rest = buckets[row, words + top]
     word = (top << 6) + ctz(rest)
-    return (word << 6) + ctz(buckets[row, word])
+    return int((word << 6) + ctz(buckets[row, word]))
 
 
-@kernel
+@inner
+def lowest(buckets: Table, words: int, row: int) -> int:
+    """The lowest node in bucket `row`, or -1: by the summary alone."""
+    for top in range(words, buckets.shape[1]):
+        summary = buckets[row, top]
+        if summary != 0:
+            word = ((top - words) << 6) + ctz(summary)
+            return int((word << 6) + ctz(buckets[row, word]))
+    return -1
+
+
+@inner
 def move(buckets: Table, words: int, kind_row: int, node: int, before: int, after: int) -> None:
     """Move `node` from the bucket of `before` free GPUs to that of `after`, within its kind's rows that begin at `kind_row`."""
     if before != after:

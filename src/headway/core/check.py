@@ -5,7 +5,7 @@ from __future__ import annotations
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import DOWN, OP_FINISH, OP_PLACE, OP_RELEASE, OP_RULE, OP_WHY, UP
-from headway.core.jit import ctz, kernel, popcount
+from headway.core.jit import ctz, inner, kernel, popcount
 
 (
     V_OK, V_GPU, V_CPU, V_MEM, V_GANG, V_ENDED, V_QUOTA, V_SHARE, V_NODE, V_BAD_GPU, V_KIND, V_TWICE, V_SHAPE, V_HELD,
@@ -194,7 +194,7 @@ def check_plan(
     return bad, where
 
 
-@kernel
+@inner
 def task_demand(J: Table, T: Table, row: int, k: int, data: int) -> tuple[int, int]:
     """cpus and memory of the k-th task of a job in a shape of `data` replicas."""
     if data == J[c.J_DATA, row] and k < J[c.J_TASKS, row]:
@@ -223,7 +223,7 @@ def clear_differences(
             clear_place(OT[O[i, c.O_TASK0] + k, 0], OT[O[i, c.O_TASK0] + k, 1], N, dG, dN)
 
 
-@kernel
+@inner
 def clear_place(node: int, mask: int, N: Table, dG: Table, dN: Table) -> None:
     """Set the differences of a node and some of its GPUs to zero."""
     dN[0, node], dN[1, node] = 0, 0

@@ -1,5 +1,4 @@
-"""`diff`: what has to be asked for so that the wanted end state comes true, as the events of a round. Stops come before starts.
-"""
+"""`diff`: what has to be asked for so that the wanted end state comes true, as the events of a round. Stops come before starts."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ from headway.core.codes import (
     STARTING,
     STOPPING,
 )  # fmt: skip
-from headway.core.jit import ctz, kernel
+from headway.core.jit import ctz, inner, kernel
 
 
-@kernel
+@inner
 def put(E: Table, n: int, t: int, kind: int, job: int, attempt: int, a: int, b: int, d: int, size: int) -> int:
     """Write one record; returns the next free index."""
     E[n, c.E_T], E[n, c.E_KIND], E[n, c.E_ID], E[n, c.E_ATTEMPT] = t, kind, job, attempt

@@ -30,7 +30,7 @@ def edge_count(cut: int, width: int, partitions: int, replicas: int, servers: in
 @kernel
 def task_room(J: Table, row: int) -> int:
     """Tasks of the job in its present shape."""
-    return J[c.J_DATA, row] * J[c.J_PIPELINE, row] * J[c.J_TENSOR, row] + J[c.J_SERVERS, row]
+    return int(J[c.J_DATA, row] * J[c.J_PIPELINE, row] * J[c.J_TENSOR, row] + J[c.J_SERVERS, row])
 
 
 @kernel

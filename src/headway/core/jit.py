@@ -58,10 +58,20 @@ _CACHE_DIR = str(cache_dir())
 def kernel(function: F) -> F:
     """Compile `function` with Numba on its first call and keep the machine code on disk. Arguments are flat arrays and numbers
     only."""
+    return _compiled(function, inline=False)
+
+
+def inner(function: F) -> F:
+    """As `kernel`, for a small part of hot loops: it is inlined into its callers, since handing ten arrays over costs more than
+    the work."""
+    return _compiled(function, inline=True)
+
+
+def _compiled(function: F, *, inline: bool) -> F:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE_DIR
     try:
-        dispatcher = numba.njit(cache=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+        dispatcher = numba.njit(cache=True, error_model="numpy", no_cfunc_wrapper=True, forceinline=inline)(function)
     finally:
         numba.config.CACHE_DIR = before
     template = dispatcher.get_call_template

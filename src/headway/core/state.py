@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,7 @@ class State:
     `apply()`."""
 
     def __init__(self, *, jobs: int = 256, tasks: int = 512, edges: int = 64) -> None:
+        jobs, tasks = spread(jobs), spread(tasks)
         self.J: Table = np.zeros((c.JOB_COLUMNS, jobs), np.int64)
         self.T: Table = np.zeros((c.TASK_COLUMNS, tasks), np.int64)
         self.X: Table = np.zeros((2, edges), np.int64)
@@ -304,13 +305,19 @@ class State:
 
 
 def _wider(table: A, at_least: int = 0) -> A:
-    return _resized(table, max(2 * table.shape[1], at_least))
+    return _resized(table, spread(max(2 * table.shape[1], at_least)))
 
 
 def _resized(table: A, columns: int) -> A:
     bigger = np.zeros((table.shape[0], columns), table.dtype)
     bigger[:, : table.shape[1]] = table
-    return bigger
+    return cast(A, bigger)
+
+
+def spread(columns: int) -> int:
+    """A table width of at least `columns` that is an odd number of cache lines, so that the columns of a row do not all fall on
+    the same cache sets."""
+    return (columns + 7) // 16 * 16 + 8
 
 
 def _bits(count: int) -> int:

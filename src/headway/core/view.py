@@ -111,7 +111,8 @@ class ClusterView:
         """Rows of queued jobs without a wanted place, in arrival order."""
         first, rows = self.state.C[c.C_FIRST_WAITING], self.state.C[c.C_ROWS]
         J = self.state.J[:, first:rows]
-        return np.flatnonzero((J[c.J_PHASE] == Phase.QUEUED) & (J[c.J_PLACED] == 0)) + first
+        found: Ints = np.flatnonzero((J[c.J_PHASE] == Phase.QUEUED) & (J[c.J_PLACED] == 0)) + first
+        return found
 
     def placed_rows(self) -> Ints:
         """Rows of jobs with a wanted place, in arrival order."""
@@ -122,18 +123,21 @@ class ClusterView:
         """Run time of jobs up to now, µs."""
         J = self.state.J
         started = J[c.J_STARTED_AT, rows]
-        return J[c.J_RUN, rows] + np.where(started >= 0, self.now_us - started, 0)
+        run: Ints = J[c.J_RUN, rows] + np.where(started >= 0, self.now_us - started, 0)
+        return run
 
     def attained_us(self, rows: Ints) -> Ints:
         """Attained service of jobs up to now, GPU·µs."""
         J = self.state.J
         started, milli = J[c.J_STARTED_AT, rows], J[c.J_HELD_MILLI, rows]
         dt = np.where(started >= 0, self.now_us - started, 0)
-        return J[c.J_ATTAINED, rows] + (dt // 1000) * milli + ((dt % 1000) * milli) // 1000
+        attained: Ints = J[c.J_ATTAINED, rows] + (dt // 1000) * milli + ((dt % 1000) * milli) // 1000
+        return attained
 
     def submitted_s(self, rows: Ints) -> Floats:
         """Submission times, s."""
-        return self.state.J[c.J_SUBMITTED, rows] / US_PER_S
+        submitted: Floats = self.state.J[c.J_SUBMITTED, rows] / US_PER_S
+        return submitted
 
     # -- records --------------------------------------------------------------------------------------------------
     def job(self, which: int | str) -> JobView:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_PLACE, UP
-from headway.core.jit import kernel
+from headway.core.jit import inner, kernel
 from headway.place.gang import A_CPU, A_MASK, A_MEM, choose, choose_without_gpus, pick_gpus, take_mask
 
 M_OVERRIDES, M_TASKS, M_WAKE, M_UNPLACED, M_UNSELECTED, M_MORE = range(6)
@@ -70,7 +70,7 @@ def fewest_nodes(n: int, gpus: int, cpu: int, mem: int, kind: int, N: Table, C: 
     return (n + most - 1) // most if most else 1 << 30
 
 
-@kernel
+@inner
 def add_override(O: Table, M: Ints, J: Table, row: int, op: int, reason: int, task0: int, tasks: int) -> None:
     """Append an override of job `row`, in its present shape."""
     i = M[M_OVERRIDES]
@@ -116,7 +116,7 @@ def seat_servers(row: int, chosen: int, out: Table, J: Table, N: Table, C: Ints,
     for i in range(chosen):
         A[A_CPU, out[0, i]] += out[1, i] * cpu
         A[A_MEM, out[0, i]] += out[1, i] * mem
-    return seated == servers
+    return bool(seated == servers)
 
 
 @kernel

@@ -11,9 +11,9 @@ from enum import IntEnum
 
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
-from headway.core.bitmap import first_bit, move
+from headway.core.bitmap import first_bit, lowest, move
 from headway.core.codes import UP
-from headway.core.jit import kernel, popcount
+from headway.core.jit import inner, kernel, popcount
 
 A_FREE, A_MASK, A_CPU, A_MEM = range(4)
 ROOM = 4
@@ -45,7 +45,7 @@ def copy_room(N: Table, B: Table, C: Ints, A: Table, AB: Table) -> None:
             AB[row, word] = B[row, word]
 
 
-@kernel
+@inner
 def tasks_that_fit(A: Table, node: int, gpus: int, cpu: int, mem: int) -> int:
     """How many tasks of `gpus` whole GPUs, `cpu` and `mem` fit on a node (a demand of zero does not limit)."""
     fit = 1 << 30
@@ -62,7 +62,7 @@ def tasks_that_fit(A: Table, node: int, gpus: int, cpu: int, mem: int) -> int:
 def smallest(A: Table, AB: Table, words: int, kind_row: int, gpus_max: int, n: int, gpus: int, cpu: int, mem: int) -> int:
     """The node with the fewest free GPUs that has room for `n` tasks (ties: lowest number), or -1."""
     for free in range(n * gpus, gpus_max + 1):
-        node = first_bit(AB, words, kind_row + free, 0)
+        node = lowest(AB, words, kind_row + free)
         while node >= 0:
             if (cpu == 0 and mem == 0) or tasks_that_fit(A, node, gpus, cpu, mem) >= n:
                 return node
@@ -74,7 +74,7 @@ def smallest(A: Table, AB: Table, words: int, kind_row: int, gpus_max: int, n: i
 def largest(A: Table, AB: Table, words: int, kind_row: int, gpus_max: int, gpus: int, cpu: int, mem: int) -> int:
     """The node with the most free GPUs that has room for a task (ties: lowest number), or -1."""
     for free in range(gpus_max, gpus - 1, -1):
-        node = first_bit(AB, words, kind_row + free, 0)
+        node = lowest(AB, words, kind_row + free)
         while node >= 0:
             if (cpu == 0 and mem == 0) or tasks_that_fit(A, node, gpus, cpu, mem) >= 1:
                 return node
@@ -196,7 +196,7 @@ def choose_without_gpus(n: int, cpu: int, mem: int, A: Table, N: Table, C: Ints,
     return -1
 
 
-@kernel
+@inner
 def lowest_bits(mask: int, count: int) -> int:
     """The `count` lowest set bits of a mask (all of them if there are fewer)."""
     picked = 0
@@ -208,10 +208,9 @@ def lowest_bits(mask: int, count: int) -> int:
     return picked
 
 
-@kernel
+@inner
 def pick_gpus(idle: int, pool: int, held: int, count: int) -> int:
-    """Which GPUs of a node a task takes: wanted and held by nobody first, then wanted by nobody, then the pool's; lowest first.
-    """
+    """Which GPUs of a node a task takes: wanted and held by nobody first, then wanted by nobody, then the pool's; lowest first."""
     picked = lowest_bits(idle & ~held, count)
     if popcount(picked) < count:
         picked |= lowest_bits(idle & ~picked, count - popcount(picked))

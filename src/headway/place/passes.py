@@ -1,5 +1,4 @@
-"""Passes: an order of jobs becomes places. *When* is the policy's order, *where* the placement kernel (`docs/semantics.md` §4).
-"""
+"""Passes: an order of jobs becomes places. *When* is the policy's order, *where* the placement kernel (`docs/semantics.md` §4)."""
 
 from __future__ import annotations
 
@@ -9,13 +8,13 @@ from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_RESERVED, STOPPING, UP
 from headway.core.columns import ROW_BITS, ROW_MASK
-from headway.core.jit import kernel
+from headway.core.jit import inner, kernel
 from headway.place.assign import M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
-from headway.place.gang import A_FREE, A_MASK, copy_room, give_mask, lowest_bits, take_mask
+from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, copy_room, give_mask, lowest_bits, take_mask
 from headway.place.shared import place_shared
 
 
-@kernel
+@inner
 def may_start(J: Table, row: int, now: int, M: Ints) -> bool:
     """Whether the job waits, is not held, and is not to be retried later (then the plan wakes at that time)."""
     if J[c.J_PHASE, row] != QUEUED or J[c.J_PLACED, row] or J[c.J_HOLD, row]:
@@ -52,6 +51,23 @@ def try_place(
 
 
 @kernel
+def still_fits(row: int, last: int, node: int, sharing: bool, J: Table, A: Table) -> bool:
+    """Whether a job asks for the same as the one that was placed whole on `node` just before, and `node` has room for it too.
+
+    Then every placement kernel chooses `node` again: nothing has been given back since, and it has fewer free GPUs than when it
+    was the right choice.
+    """
+    for column in (c.J_WORKERS, c.J_GPU_TASK, c.J_CPU_TASK, c.J_MEM_TASK, c.J_KIND_MASK, c.J_ALT_GPU, c.J_ALT_MASK, c.J_SERVERS):
+        if J[column, row] != J[column, last]:
+            return False
+    n, gpus = J[c.J_WORKERS, row], (J[c.J_GPU_TASK, row] + c.WHOLE - 1) // c.WHOLE
+    if J[c.J_SERVERS, row] or (sharing and J[c.J_SHARE, row]) or J[c.J_DETAILS, row]:
+        return False
+    fits = A[A_FREE, node] >= n * gpus and A[A_CPU, node] >= n * J[c.J_CPU_TASK, row]
+    return bool(fits and A[A_MEM, node] >= n * J[c.J_MEM_TASK, row])
+
+
+@kernel
 def in_order(
     order: Ints, count: int, mode: int, sharing: bool, now: int, J: Table, T: Table, N: Table, G: Table, B: Table, C: Ints,
     A: Table, AB: Table, GB: Ints, out: Table, O: Table, OT: Table, M: Ints,
@@ -66,6 +82,7 @@ def in_order(
             GB[g] = G[c.G_BOOKED, g]
     every = (1 << C[c.C_KINDS]) - 1
     blocked = 0
+    last, node = -1, -1
     i = C[c.C_FIRST_WAITING] if count == 0 else 0
     stop = C[c.C_ROWS] if count == 0 else count
     while i < stop:
@@ -76,7 +93,16 @@ def in_order(
         kinds = (J[c.J_KIND_MASK, row] | J[c.J_ALT_MASK, row]) & every if J[c.J_GPUS, row] else 0
         if kinds & blocked:
             continue
-        if not try_place(mode, sharing, row, J, T, N, C, A, AB, A, AB, False, GB, out, O, OT, M):
+        if node >= 0 and still_fits(row, last, node, sharing, J, A):
+            out[0, 0], out[1, 0] = node, J[c.J_WORKERS, row]
+            deal(row, 1, (J[c.J_GPU_TASK, row] + c.WHOLE - 1) // c.WHOLE, out, J, N, C, A, AB, A, AB, False, O, OT, M)
+            continue
+        before = M[M_TASKS]
+        node = -1
+        if try_place(mode, sharing, row, J, T, N, C, A, AB, A, AB, False, GB, out, O, OT, M):
+            if J[c.J_GPUS, row] and M[M_TASKS] - before == J[c.J_WORKERS, row] and OT[before, 0] == OT[M[M_TASKS] - 1, 0]:
+                last, node = row, OT[before, 0]
+        else:
             say_why(O, M, J, row, R_NO_ROOM, J[c.J_GPUS, row], free_max(AB, C, kinds))
             blocked |= kinds
             if blocked == every and C[c.C_WAITING_CPU] == 0:
@@ -111,7 +137,7 @@ def leaving_keys(J: Table, C: Ints, now: int, keys: Ints) -> int:
 def estimated_end(J: Table, row: int, now: int) -> int:
     """When a placed job leaves by its estimate (µs): now if it is over it, or not yet up: as if it came up now."""
     started = J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else now
-    return max(now, started + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0))
+    return int(max(now, started + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0)))
 
 
 @kernel
@@ -127,7 +153,8 @@ def free_gpus(A: Table, N: Table, C: Ints) -> int:
 @kernel
 def with_backfill(
     order: Ints, count: int, mode: int, now: int, depth: int, leaving: Ints, placed: int,
-    J: Table, T: Table, N: Table, B: Table, C: Ints, A: Table, AB: Table, P: Table, PB: Table, out: Table, O: Table, OT: Table, M: Ints,
+    J: Table, T: Table, N: Table, B: Table, C: Ints,
+    A: Table, AB: Table, P: Table, PB: Table, out: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
     """EASY backfill: the first job that does not fit reserves the place it gets when enough placed jobs have left; later ones
     may not delay it.

@@ -86,9 +86,11 @@ def select(
 
 @kernel
 def by_rank(
-    placed_keys: Ints, placed_count: int, waiting_keys: Ints, sorted_count: int, waiting_count: int, mode: int, skew: int, now: int,
+    placed_keys: Ints, placed_count: int, waiting_keys: Ints, sorted_count: int, waiting_count: int, mode: int,
+    skew: int, now: int,
     J: Table, T: Table, N: Table, B: Table, C: Ints,
-    A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, chosen: Ints, victims: Ints, O: Table, OT: Table, M: Ints,
+    A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, chosen: Ints, victims: Ints,
+    O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
     """Place the selected jobs, letting victims join the pool from the lowest rank up, one at a time, only while a job does not
     fit without.

@@ -81,7 +81,7 @@ def best_fit(n: int, task: Demand, kind: int, rooms: list[Room]) -> Choice | Non
 
 
 def fill(n: int, task: Demand, nodes: list[int], rooms: list[Room]) -> Choice:
-    """The consolidated choice among `nodes`: the smallest that holds all that are left, else the largest; as far as they reach."""
+    """Among `nodes`, as far as they reach: the smallest that holds all the tasks that are left, else the largest."""
     chosen: Choice = []
     nodes = list(nodes)
     while n:
@@ -151,20 +151,29 @@ def seat_servers(chosen: Choice, task: Demand, servers: int, server: Demand, roo
     seats: list[int] = []
     for _ in range(servers):
         order = [node for node, _ in chosen] + [node for node, room in enumerate(left) if room.up]
-        node = next((node for node in order if left[node].cpu >= server.cpu and left[node].mem >= server.mem), None)
-        if node is None:
+        fits = [node for node in order if left[node].cpu >= server.cpu and left[node].mem >= server.mem]
+        if not fits:
             return None
-        seats.append(node)
-        left[node] = replace(left[node], cpu=left[node].cpu - server.cpu, mem=left[node].mem - server.mem)
+        seat = fits[0]
+        seats.append(seat)
+        left[seat] = replace(left[seat], cpu=left[seat].cpu - server.cpu, mem=left[seat].mem - server.mem)
     return seats
 
 
 def choose_for(
-    mode: int, n: int, tasks: list[tuple[Demand, set[int]]], servers: int, server: Demand, rooms: list[Room], *, fewest: bool = False
+    mode: int,
+    n: int,
+    tasks: list[tuple[Demand, set[int]]],
+    servers: int,
+    server: Demand,
+    rooms: list[Room],
+    *,
+    fewest: bool = False,
 ) -> tuple[Choice, list[int], int] | None:
-    """Nodes, seats of the servers and GPUs a task for a whole job. `tasks`: its demand and the kinds it may be met on, then its alternative.
+    """Nodes, seats of the servers and GPUs a task for a whole job.
 
-    `fewest`: only the least possible number of nodes will do.
+    `tasks`: its demand and the kinds on which it may be met, then its alternative. `fewest`: only the least possible
+    number of nodes will do.
     """
     first = tasks[0][0]
     if first.gpus == 0:
@@ -201,8 +210,8 @@ def free_max(rooms: list[Room], kinds: set[int]) -> int:
 def find_share(
     milli: int, kinds: set[int], task: Demand, limit: int, rooms: list[Room], booked: list[list[int]]
 ) -> tuple[int, int] | None:
-    """The GPU (node, local index) for a share: the fullest that is shared already and has room up to the limit, else the lowest empty
-    GPU of the node with the fewest. `booked`: milli on each GPU of each node.
+    """The GPU (node, local index) for a share: the fullest that is shared already and has room up to the limit, else the lowest
+    empty GPU of the node with the fewest. `booked`: milli on each GPU of each node.
     """
     nodes = [
         n for n, room in enumerate(rooms) if room.up and room.kind in kinds and room.cpu >= task.cpu and room.mem >= task.mem

@@ -81,7 +81,8 @@ class Fifo:
         equal = st.C[c.C_PRIORITY_MIN] == st.C[c.C_PRIORITY_MAX]
         order = NO_ORDER if equal else waiting_in_order(view)
         in_order(
-            order, len(order), self.params.kernel, self.params.sharing, view.now_us, st.J, st.T, st.N, st.G, st.B, st.C, s.A, s.AB, s.GB, s.out,
+            order, len(order), self.params.kernel, self.params.sharing, view.now_us, st.J, st.T, st.N, st.G, st.B,
+            st.C, s.A, s.AB, s.GB, s.out,
             s.O, s.OT, s.M,
         )  # fmt: skip
         return draft.plan()
@@ -110,7 +111,8 @@ class FifoBackfill:
         leaving = s.keys_placed[:placed]
         leaving.sort()
         head = with_backfill(
-            order, len(order), self.params.kernel, view.now_us, self.params.depth, s.keys_placed, placed, st.J, st.T, st.N, st.B, st.C,
+            order, len(order), self.params.kernel, view.now_us, self.params.depth, s.keys_placed, placed, st.J, st.T,
+            st.N, st.B, st.C,
             s.A, s.AB, s.P, s.PB, s.out, s.O, s.OT, s.M,
         )  # fmt: skip
         if head >= 0:
@@ -166,8 +168,7 @@ class Las:
 def serve_least(
     view: ClusterView, quantum: int, thresholds: Ints, promote: int, within: Ints, kernel: int, skew_ppm: int
 ) -> Plan:
-    """The preemptive pass by attained service, waking when a rank changes. See `ranks.service_keys` for the arguments (GPU·µs).
-    """
+    """The preemptive pass by attained service, waking when a rank changes. See `ranks.service_keys` for the arguments (GPU·µs)."""
     st = view.state
     s = st.scratch
     placed, waiting, wake = service_keys(

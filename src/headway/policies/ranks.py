@@ -29,15 +29,15 @@ def pack(priority: int, key: int, row: int) -> int:
 @kernel
 def run_us(J: Table, row: int, now: int) -> int:
     """Run time up to now, µs."""
-    return J[c.J_RUN, row] + (now - J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else 0)
+    return int(J[c.J_RUN, row] + (now - J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else 0))
 
 
 @kernel
 def attained_us(J: Table, row: int, now: int) -> int:
     """Attained service up to now, GPU·µs."""
     if J[c.J_STARTED_AT, row] < 0:
-        return J[c.J_ATTAINED, row]
-    return J[c.J_ATTAINED, row] + whole_milli(now - J[c.J_STARTED_AT, row], J[c.J_HELD_MILLI, row])
+        return int(J[c.J_ATTAINED, row])
+    return int(J[c.J_ATTAINED, row] + whole_milli(now - J[c.J_STARTED_AT, row], J[c.J_HELD_MILLI, row]))
 
 
 @kernel
@@ -61,8 +61,7 @@ def remaining_keys(J: Table, C: Ints, now: int, unit: int, placed: Ints, waiting
 
 @kernel
 def limit_of(service: int, quantum: int, thresholds: Ints) -> tuple[int, int]:
-    """The rank of a service (GPU·µs), and the service at which the rank changes: by quantum if it is not 0, else by thresholds.
-    """
+    """The rank of a service (GPU·µs), and the service at which the rank changes: by quantum if it is not 0, else by thresholds."""
     if quantum:
         return service // quantum, (service // quantum + 1) * quantum
     queue = 0

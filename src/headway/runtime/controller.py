@@ -61,6 +61,7 @@ US = 1_000_000
 SETTLES_MAX = 1000
 """Answers that may follow from each other at one instant before something must be going round in circles."""
 EPOCHS_TRIED_MAX = 40
+WAIT_S_MAX = 3600.0
 LOCAL = Capabilities(fractional_gpus=False)
 """What the local engine can do: it gives each slot to one job alone."""
 _WAKES = (
@@ -144,9 +145,8 @@ class Controller:
             if self._inbox or self.stopping:
                 continue
             wait_s = (due - self.now_us()) / US
-            if wait_s > 0:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), min(wait_s, 3600.0))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), min(max(wait_s, 0.001), WAIT_S_MAX))
 
     def _pump_error(self) -> BaseException | None:
         return self._pump.exception() if self._pump is not None and not self._pump.cancelled() else None

@@ -91,7 +91,7 @@ def draw_usage(X: Ints, P: Table, p: int, job: int, task: int, t: int) -> int:
     P[P_CPU, p] = P[P_REQ_CPU, p] + P[P_REQ_CPU, p] * e // PPM
     P[P_MEM, p] = P[P_REQ_MEM, p]
     P[P_NET, p] = P[P_REQ_NET, p] + P[P_REQ_NET, p] * e // PPM
-    return (index + 1) * hold - phase
+    return int((index + 1) * hold - phase)
 
 
 @kernel
@@ -126,7 +126,7 @@ def refactor(X: Ints, p: int, P: Table, V: Table, D: Table, VF: Floats, DF: Floa
             X[X_SLOW] += int(factor < 1.0) - int(DF[g] < 1.0)
             DF[g] = factor
             changed = True
-    return changed
+    return bool(changed)
 
 
 @kernel

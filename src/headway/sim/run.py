@@ -68,7 +68,8 @@ class Simulation:
     """One run, step by step: what `simulate` does in a loop, and what an environment or a what-if drives itself."""
 
     def __init__(
-        self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool, faults: Faults | None,
+        self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool,
+        faults: Faults | None,
         sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
         world: World | None = None,
     ) -> None:  # fmt: skip
@@ -224,7 +225,8 @@ def simulate(
     try:
         wall, cpu = time.perf_counter(), time.process_time()
         run = Simulation(
-            workload, cluster, brains, seed=seed, interval_us=round(interval_s * US), skip=skip, faults=faults, sinks=tuple(sinks),
+            workload, cluster, brains, seed=seed, interval_us=round(interval_s * US), skip=skip, faults=faults,
+            sinks=tuple(sinks),
             capabilities=capabilities, strict=strict, world=world,
         )  # fmt: skip
         total = max(len(workload), 1)

@@ -122,7 +122,8 @@ class World:
         load = self.workload
         return bool(
             advance(
-                until_us, stop_on, self.X, self.H, self._out, self._out_pool, load.submitted_us, load.spec, load.details, load.detail_at,
+                until_us, stop_on, self.X, self.H, self._out, self._out_pool, load.submitted_us, load.spec,
+                load.details, load.detail_at,
                 self._rejected, self.W, self.WF, self.P, self.V, self.D, self.VF, self.DF,
             )
         )  # fmt: skip

@@ -194,12 +194,12 @@ def _buckets(state: State, rows: Rows) -> None:
     words, per_kind = C[c.C_WORDS], C[c.C_GPUS_MAX] + 1
     right = [[0] * state.B.shape[1] for _ in range(state.B.shape[0])]
     for n in range(C[c.C_NODES]):
-        if N[c.N_PHASE][n] == NodePhase.UP:
+        if N[c.N_PHASE][n] == NodePhase.UP and N[c.N_GENERATION][n]:  # without a generation it has not been added yet
             bucket = right[N[c.N_KIND][n] * per_kind + N[c.N_FREE][n]]
             bucket[n // 64] |= 1 << n % 64
             bucket[words + n // 64 // 64] |= 1 << n // 64 % 64
     expect("buckets of free GPUs", [[word & BITS for word in bucket] for bucket in state.B.tolist()], right)
-    up = sum(N[c.N_GPUS][n] for n in range(C[c.C_NODES]) if N[c.N_PHASE][n] == NodePhase.UP)
+    up = sum(N[c.N_GPUS][n] for n in range(C[c.C_NODES]) if N[c.N_PHASE][n] == NodePhase.UP and N[c.N_GENERATION][n])
     expect("GPUs of up nodes", C[c.C_GPUS_UP], up)
 
 

@@ -49,8 +49,10 @@ GANG_WAITS_S_MAX = 150.0
 def check_policy(make: Make, *, seeds: Iterable[int] = VIEWS, starvation_free: bool = False) -> None:
     """Check a policy; `make` returns a new one each time.
 
-    Never over capacity · gangs whole · the same view gives the same plan · the view is left as it was · every plan passes `check` ·
-    a plan applied twice does nothing the second time · names of jobs, users, queues and nodes do not matter, numbers only by their
+    Never over capacity · gangs whole · the same view gives the same plan · the view is left as it was · every plan passes
+    `check` ·
+    a plan applied twice does nothing the second time · names of jobs, users, queues and nodes do not matter, numbers only
+    by their
     order · skipping rounds changes no action · with `starvation_free`: every job ends, and a stream of short jobs does not keep a
     gang waiting.
 
@@ -261,7 +263,9 @@ def check_skipping(make: Make, seed: int) -> None:
     every, _ = _actions(make, where, load, interval_s, skip=False)
     for one, other in zip(skipped, every, strict=False):
         assert one == other, f"skipping rounds has changed an action: {_told(one)} with, {_told(other)} without"
-    assert len(skipped) == len(every), f"skipping rounds has changed the number of actions: {len(skipped)} with, {len(every)} without"
+    assert len(skipped) == len(every), (
+        f"skipping rounds has changed the number of actions: {len(skipped)} with, {len(every)} without"
+    )
 
 
 def _told(act: tuple[int, ...]) -> str:
@@ -271,7 +275,9 @@ def _told(act: tuple[int, ...]) -> str:
 def check_renamed_run(make: Make, seed: int) -> None:
     """Equal nodes under other names, jobs and users under other names: the same completion times and shapes of places."""
     where, load, interval_s = _small_run(seed)
-    equal = replace(where, kinds=("gpu",), nodes=tuple(replace(where.nodes[0], name=f"n{n}", rack=0) for n in range(len(where.nodes))))
+    equal = replace(
+        where, kinds=("gpu",), nodes=tuple(replace(where.nodes[0], name=f"n{n}", rack=0) for n in range(len(where.nodes)))
+    )
     plain = replace(load, spec=_with(load.spec, c.J_KIND_MASK, -1))
     backwards = replace(equal, nodes=tuple(replace(node, name=f"z{9 - n}") for n, node in enumerate(equal.nodes)))
     other = replace(
@@ -281,7 +287,10 @@ def check_renamed_run(make: Make, seed: int) -> None:
     found = []
     for cluster_, jobs in ((equal, plain), (backwards, other)):
         journal = _actions(make, cluster_, jobs, interval_s, skip=True)[1]
-        shapes = [(stay.job, stay.begin, stay.end, sorted(Counter(node for node, _ in stay.gpus).values())) for stay in history(journal).stays]
+        shapes = [
+            (stay.job, stay.begin, stay.end, sorted(Counter(node for node, _ in stay.gpus).values()))
+            for stay in history(journal).stays
+        ]
         found.append(shapes)
     assert found[0] == found[1], "other names have given another schedule"
 

@@ -19,7 +19,7 @@ from headway.core.state import State
 from headway.core.view import gpus_of
 from headway.policies.registry import choose
 from headway.sim import columns as w
-from headway.sim.faults import FaultyLink, Faults
+from headway.sim.faults import Faults, FaultyLink
 from headway.sim.run import Outcome, Simulation, simulate
 from headway.sim.world import World
 from headway.testing.builders import PLENTY_BYTES, JobSketch, cluster, job, workload
@@ -29,11 +29,13 @@ from headway.workloads.schema import Workload
 
 POLICIES = (
     "fifo", "fifo:placement=first-fit", "fifo:sharing=true", "fifo-backfill:depth=5", "fifo-backfill:placement=topology", "srtf",
-    "srtf:placement=best-fit", "oracle-srtf", "las:quantum=60", "las:quantum=300,placement=topology", "tiresias:threshold=60,queues=3,factor=4",
+    "srtf:placement=best-fit", "oracle-srtf", "las:quantum=60", "las:quantum=300,placement=topology",
+    "tiresias:threshold=60,queues=3,factor=4",
     "tiresias:threshold=100,promote=2,skew=0.5", "tiresias:threshold=100,variant=gittins",
 )  # fmt: skip
 """Every shipped policy, with small quanta, so that they preempt in workloads of minutes."""
 ROUNDS_MAX = 20_000
+GB = 10**9
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Scenario:
 
     def __str__(self) -> str:
         nodes = [node.gpus for node in self.cluster.nodes]
-        return f"seed {self.seed}: {len(self.workload)} jobs on {nodes} under {self.policy}, a round each {self.interval_s} s, {self.faults}"
+        what = f"{len(self.workload)} jobs on {nodes} under {self.policy}, a round each {self.interval_s} s"
+        return f"seed {self.seed}: {what}, {self.faults}"
 
 
 def random_cluster(r: random.Random, nodes_max: int = 4) -> Cluster:
@@ -61,7 +64,7 @@ def random_cluster(r: random.Random, nodes_max: int = 4) -> Cluster:
     sizes = [r.choice([1, 2, 4, 4]) if n == 0 else r.choice([0, 1, 2, 2, 4, 4]) for n in range(count)]
     return cluster(
         sizes, kinds=[r.choice(kinds) for _ in range(count)], racks=[r.randrange(2) for _ in range(count)], cpus=cpus,
-        memory_bytes=r.choice([None, 64 * 10**9]), share_limit=r.choice([1.0, 0.9]),
+        memory_bytes=r.choice([None, 64 * GB]), share_limit=r.choice([1.0, 0.9]),
     )  # fmt: skip
 
 
@@ -79,15 +82,19 @@ def random_jobs(r: random.Random, where: Cluster, count: int, *, sharing: bool =
         gpus: float = workers * each
         if share:
             workers, gpus = r.choice([(1, 0.25), (1, 0.5), (2, 0.8), (2, 1.5), (1, 1)])
-        servers = r.choice([0, 0, 0, 0, 1, 2]) if number % 3 else 0
+        servers = r.choice([0, 0, 0, 1, 2])
+        cpus = r.choice([0, 1, 2]) if tight else 0
+        memory_bytes = r.choice([0, GB, 16 * GB]) if memory else 0
+        # A job that takes no more in all than one node has finds room for its servers wherever its workers are.
+        small = workers * cpus + servers <= 4 and workers * memory_bytes + servers * GB <= 64 * GB
         made.append(
             job(
-                f"job{number}", gpus, work_s, t, workers=workers, share=share, servers=servers,
-                cpus=0 if not tight else r.choice([0, 1]) if servers else r.choice([0, 1, 2]), server_cpus=0,
-                memory_bytes=r.choice([0, 10**9, 16 * 10**9]) if memory else 0, server_memory_bytes=0,
-                estimate_s=max(1, int(work_s * r.choice([0.5, 1, 1, 2]))), priority=r.choice([10, 50, 50, 90]) if priorities else 50,
-                kinds=(r.choice(names),) if r.random() < 0.4 else (), save_s=r.choice([0, 0, 2, 7]), restore_s=r.choice([0, 0, 3]),
-                every_s=r.choice([0, 10]), units=r.choice([0, 0, 5]), user=r.randrange(2), queue=r.randrange(2),
+                f"job{number}", gpus, work_s, t, workers=workers, share=share, servers=servers, cpus=cpus,
+                memory_bytes=memory_bytes, server_cpus=r.choice([0, 1]) if tight and small else 0,
+                server_memory_bytes=GB if memory and small else 0, estimate_s=max(1, int(work_s * r.choice([0.5, 1, 1, 2]))),
+                priority=r.choice([10, 50, 50, 90]) if priorities else 50, kinds=(r.choice(names),) if r.random() < 0.4 else (),
+                save_s=r.choice([0, 0, 2, 7]), restore_s=r.choice([0, 0, 3]), every_s=r.choice([0, 10]),
+                units=r.choice([0, 0, 5]), user=r.randrange(2), queue=r.randrange(2),
             )
         )  # fmt: skip
     return made
@@ -101,7 +108,13 @@ def scenario(seed: int, policy: str = "") -> Scenario:
     jobs = random_jobs(r, where, r.randint(2, 10), sharing="sharing=true" in chosen)
     jobs = [replace(it, retries=r.choice([0, 1, 3]) if r.random() < 0.2 else 1000) for it in jobs]
     load = workload(
-        jobs, kinds=where.kinds, users=("ann", "bob"), queues=("one", "two"), jitter=r.choice([0.0, 0.0, 0.2]), hold_s=30.0, usage_seed=seed
+        jobs,
+        kinds=where.kinds,
+        users=("ann", "bob"),
+        queues=("one", "two"),
+        jitter=r.choice([0.0, 0.0, 0.2]),
+        hold_s=30.0,
+        usage_seed=seed,
     )
     faults = Faults(
         seed=seed, node_losses=r.choice([0, 1, 3]), span_s=r.choice([60, 300]), outage_s_max=r.choice([10, 120]),
@@ -138,7 +151,14 @@ def _run(it: Scenario, policy: Policy | None) -> Counter[str]:
         verify_world(world_of(run))
 
     outcome = simulate(
-        load, it.cluster, policy or chosen.policy, seed=it.seed, interval_s=it.interval_s, faults=it.faults, keep_journal=True, watch=watch
+        load,
+        it.cluster,
+        policy or chosen.policy,
+        seed=it.seed,
+        interval_s=it.interval_s,
+        faults=it.faults,
+        keep_journal=True,
+        watch=watch,
     )
     verify(outcome.state)
     require(outcome.refused == 0, f"{outcome.refused} plans of the policy were refused")

@@ -1,4 +1,4 @@
-"""Random states for the checks of policies: a seed becomes a journal in which anything may have happened, and its renamed twins."""
+"""Random states for the checks of policies: a seed becomes a journal in which anything may have happened."""
 
 from __future__ import annotations
 
@@ -127,9 +127,17 @@ class Story:
             need = -(-milli // c.WHOLE)
             options = []
             for node in range(N.shape[1]):
-                free = [gpu for gpu in range(int(N[c.N_GPUS, node])) if (node, gpu) not in taken and self.is_free(node, gpu, held)]
+                free = [
+                    gpu for gpu in range(int(N[c.N_GPUS, node])) if (node, gpu) not in taken and self.is_free(node, gpu, held)
+                ]
                 kind_ok = not need or int(J[c.J_KIND_MASK]) >> int(N[c.N_KIND, node]) & 1
-                if N[c.N_PHASE, node] == NodePhase.UP and kind_ok and len(free) >= need and cpus[node] >= cpu and memory[node] >= mem:
+                if (
+                    N[c.N_PHASE, node] == NodePhase.UP
+                    and kind_ok
+                    and len(free) >= need
+                    and cpus[node] >= cpu
+                    and memory[node] >= mem
+                ):
                     options.append((node, free))
             if not options:
                 return
@@ -179,7 +187,9 @@ def renumbered(case: Case, seed: int) -> tuple[Case, dict[int, int], dict[int, i
     gaps = [r.choice([0, 0, 1, 2]) for _ in range(count + 1)]
     node_of = {n: n + sum(gaps[: n + 1]) for n in range(count)}
     total = count + sum(gaps)
-    job_of = {n: JOB_FIRST + JOB_STEP * n for n in journal.records[journal.records[:, c.E_KIND] == EventKind.SUBMITTED, c.E_ID].tolist()}
+    job_of = {
+        n: JOB_FIRST + JOB_STEP * n for n in journal.records[journal.records[:, c.E_KIND] == EventKind.SUBMITTED, c.E_ID].tolist()
+    }
     specs = {
         node_of[int(record[c.E_ID])]: payload
         for record, payload in zip(journal.records, journal.payloads(), strict=True)
@@ -200,7 +210,9 @@ def renumbered(case: Case, seed: int) -> tuple[Case, dict[int, int], dict[int, i
             for node in sorted(set(range(total)) - set(specs)):
                 out.add(t, EventKind.NODE_DOWN, node)
         elif kind != EventKind.NODE_ADDED:
-            if kind in (EventKind.NODE_UP, EventKind.NODE_DOWN, EventKind.NODE_DRAINING) or (kind == EventKind.NAMED and a == c.Name.NODE):
+            if kind in (EventKind.NODE_UP, EventKind.NODE_DOWN, EventKind.NODE_DRAINING) or (
+                kind == EventKind.NAMED and a == c.Name.NODE
+            ):
                 subject = node_of[subject]
             elif kind >= EventKind.SUBMITTED or (kind == EventKind.NAMED and a == c.Name.JOB):
                 subject = job_of.get(subject, subject)
