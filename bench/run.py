@@ -77,9 +77,9 @@ def simulation(policy: str, workload: str, cluster: str, load: float, repeats: i
 
 def philly(repeats: int, rows: dict[str, float]) -> None:
     """jobs/s per policy on Philly."""
-    print(
-        f"\nPhilly, 72,294 jobs, --cluster philly, 60-s rounds\n{'policy':16}{'load':>6}{'jobs/s':>10}{'CPU s':>8}{'rounds':>9}{'preempted':>11}{'MB':>7}"
-    )
+    print("\nPhilly, 72,294 jobs, --cluster philly, 60-s rounds")
+    columns = ("load", 6), ("jobs/s", 10), ("CPU s", 8), ("rounds", 9), ("preempted", 11), ("MB", 7)
+    print(f"{'policy':16}" + "".join(f"{name:>{width}}" for name, width in columns))
     for load in LOADS:
         for policy in POLICIES:
             stick = yardstick_s()

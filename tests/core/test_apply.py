@@ -284,20 +284,34 @@ def test_a_kind_that_is_not_there_is_an_invariant_too(kind: int) -> None:
         desk.emit(kind, 0, 1)  # type: ignore[arg-type]
 
 
-def test_what_would_be_given_back_twice_is_found() -> None:
-    for table, column in (
-        ("G", c.G_BOOKED),
-        ("G", c.G_TASKS),
-        ("G", c.G_HELD),
-        ("G", c.G_HELD_TASKS),
-        ("N", c.N_CPU),
-        ("N", c.N_HELD_MEM),
-    ):
-        desk = desk_with("running")
+WANTED_TWICE, HELD_TWICE = ("booked", "tasks", "cpu", "mem"), ("held", "held_tasks", "held_cpu", "held_mem")
+GIVES_BACK: list[tuple[str, EventKind, int, tuple[str, ...]]] = [  # where the job is, what happens, and what that gives back
+    ("running", K.COMPLETED, 0, WANTED_TWICE + HELD_TWICE),
+    ("running", K.FAILED, 0, WANTED_TWICE + HELD_TWICE),
+    ("starting", K.START_FAILED, 0, WANTED_TWICE + HELD_TWICE),
+    ("stopping", K.STOPPED, 0, HELD_TWICE),
+    ("running", K.STOP_REQUESTED, Reason.PREEMPTED, WANTED_TWICE),
+    ("migrating", K.STOP_REQUESTED, Reason.EARLY_STOP, WANTED_TWICE),
+    ("migrating", K.CANCEL_REQUESTED, 0, WANTED_TWICE),
+    ("migrating", K.UNWANTED, 0, WANTED_TWICE),
+    ("placed", K.UNWANTED, 0, WANTED_TWICE),
+    ("placed", K.WANTED, 0, WANTED_TWICE),
+    ("placed", K.START_REQUESTED, 0, WANTED_TWICE),
+    ("placed", K.CANCEL_REQUESTED, 0, WANTED_TWICE),
+]
+
+
+@pytest.mark.parametrize(("where", "kind", "a", "columns"), GIVES_BACK, ids=[f"{w}-{k.name}" for w, k, *_ in GIVES_BACK])
+def test_what_would_be_given_back_twice_is_found(where: str, kind: EventKind, a: int, columns: tuple[str, ...]) -> None:
+    for column in columns:
+        desk = desk_with(where)
         desk.audited = False
-        getattr(desk.state, table)[column, 0] = 0
+        if column in c.GPU_COLUMN_NAMES:
+            desk.state.G[c.GPU_COLUMN_NAMES.index(column)] = 0
+        else:
+            desk.state.N[c.NODE_COLUMN_NAMES.index(column)] = 0
         with pytest.raises(InvariantError, match="given back twice"):
-            desk.report(K.COMPLETED, 0)
+            emit(desk, kind, a)
 
 
 def test_a_start_while_processes_are_left_is_found() -> None:
@@ -615,6 +629,37 @@ def test_a_placed_job_does_not_start_on_a_lost_node_but_does_on_a_draining_one()
     assert desk.settle() == [K.START_REQUESTED]
 
 
+def test_nothing_starts_on_a_lost_node() -> None:
+    desk = Desk((1, 1))
+    desk.submit(0)
+    desk.emit(K.NODE_DOWN, 0)
+    desk.want(0, [(0, [0])])
+    assert desk.settle() == []
+    desk.emit(K.NODE_UP, 0)
+    assert desk.settle() == [K.START_REQUESTED]
+
+
+def test_a_wanted_place_whose_node_was_lost_is_given_up_though_it_is_back() -> None:
+    desk = Desk((1,))
+    desk.submit(0)
+    desk.want(0, [(0, [0])])
+    desk.emit(K.NODE_DOWN, 0)
+    desk.emit(K.NODE_UP, 0)
+    assert desk.settle() == [K.UNWANTED] and desk.count("waiting") == 1
+
+
+def test_two_jobs_on_one_gpu() -> None:
+    desk = Desk((2,))
+    for job in range(2):
+        desk.submit(job, gpu_task=400, share=1)
+        desk.run(job, [(0, [0], 400)])
+    assert [desk.gpu(0, x) for x in ("booked", "tasks", "held", "held_tasks", "used")] == [800, 2, 800, 2, 800]
+    desk.report(K.COMPLETED, 0)
+    assert desk.node(0, "free_mask") == 0b10 and desk.node(0, "held_mask") == 0b01
+    desk.report(K.COMPLETED, 1)
+    assert desk.node(0, "free_mask") == 0b11 and desk.node(0, "held_mask") == 0
+
+
 # -- the rare events -----------------------------------------------------------------------------------------------
 def test_observations() -> None:
     desk = desk_with("running")
@@ -840,45 +885,48 @@ def test_a_wanted_place_takes_the_batch_size_along() -> None:
     assert desk.get(0, "batch") == 256
 
 
-def full_table() -> Desk:
-    """Four task rows, all taken: job 0 (elastic) and jobs 1 to 3."""
+def full_table() -> tuple[Desk, int]:
+    """A table whose task rows are all taken, by job 0 (elastic) and others behind it; how many those are."""
     desk = Desk((4, 4), tasks=4)
-    for job in range(4):
-        desk.submit(job, data_min=1, data_max=4, data=1)
-    return desk
+    desk.submit(0, data_min=1, data_max=4, data=1)
+    others = 0
+    while desk.count("tasks") < desk.state.T.shape[1]:
+        others += 1
+        desk.submit(others)
+    return desk, others
 
 
 THREE: list[tuple[int, list[int]]] = [(1, [0]), (1, [1]), (1, [2])]
 
 
 def test_a_wanted_place_for_which_the_task_table_has_to_grow() -> None:
-    desk = full_table()
+    desk, others = full_table()
     desk.want(0, THREE, data=3)
-    assert desk.count("waiting") == 3 and desk.count("placed_waiting") == 1
+    assert desk.count("waiting") == others and desk.count("placed_waiting") == 1
 
 
 def test_another_wanted_place_for_which_the_task_table_has_to_grow() -> None:
-    desk = full_table()
+    desk, others = full_table()
     desk.want(0, [(0, [0])])
     desk.want(0, THREE, data=3)
-    assert desk.count("waiting") == 3 and desk.count("placed_waiting") == 1 and desk.get(0, "tasks") == 3
+    assert desk.count("waiting") == others and desk.count("placed_waiting") == 1 and desk.get(0, "tasks") == 3
 
 
 def test_a_start_of_a_placed_job_for_which_the_task_table_has_to_grow() -> None:
-    desk = full_table()
+    desk, others = full_table()
     desk.want(0, [(0, [0])])
     desk.start(0, THREE, data=3)
-    assert desk.count("waiting") == 3 and desk.count("queued") == 3
+    assert desk.count("waiting") == desk.count("queued") == others
 
 
 def test_a_start_for_which_the_task_table_has_to_grow() -> None:
-    desk = full_table()
+    desk, others = full_table()
     desk.start(0, THREE, data=3)
-    assert desk.count("waiting") == 3 and desk.get(0, "held_milli") == 3000
+    assert desk.count("waiting") == others and desk.get(0, "held_milli") == 3000
 
 
 def test_a_resize_for_which_the_task_table_has_to_grow() -> None:
-    desk = full_table()
+    desk, _ = full_table()
     desk.run(0, [(0, [0])])
     desk.stop(0, Reason.RESIZED, THREE, data=3)
     assert desk.get(0, "tasks") == 3 and desk.count("running") == 0 and desk.get(0, "migrations") == 1

@@ -167,7 +167,7 @@ def test_the_demands_of_servers_among_tasks_that_differ() -> None:
 
 
 def test_a_graph_by_hand() -> None:
-    """Two replicas of five partitions in layers of two: 0 1 | 2 3 | 4; the last sends half of the gradient to each of two servers."""
+    """Two replicas of five partitions in layers of two, 0 1 | 2 3 | 4; the last sends half of the gradient to each server."""
     desk = Desk((4,))
     desk.submit(
         0, data=2, pipeline=5, cut=Cut.LAYERED, width=2, sync=Sync.PARAMETER_SERVER, servers=2, edge_bytes=7, sync_bytes=100

@@ -1,4 +1,4 @@
-"""`diff`: what has to be asked for so that the wanted end state comes true, as the events of a round. Stops come before starts."""
+"""`diff`: what has to be asked for so that the wanted end state comes true, as the events of a round. Stops come before starts"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from headway.core.events import EventBuffer
 
 
 class Scratch:
-    """Arrays that a round works in, made once and reused: the plan being drafted and the room that placement kernels take from."""
+    """Arrays that a round works in, made once and reused: the plan being drafted and the room that placement kernels take from"""
 
     def __init__(self) -> None:
         self.M: Ints = np.zeros(6, np.int64)

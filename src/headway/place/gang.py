@@ -210,7 +210,7 @@ def lowest_bits(mask: int, count: int) -> int:
 
 @inner
 def pick_gpus(idle: int, pool: int, held: int, count: int) -> int:
-    """Which GPUs of a node a task takes: wanted and held by nobody first, then wanted by nobody, then the pool's; lowest first."""
+    """Which GPUs of a node a task takes: wanted and held by nobody first, then wanted by nobody, then the pool's; lowest first"""
     picked = lowest_bits(idle & ~held, count)
     if popcount(picked) < count:
         picked |= lowest_bits(idle & ~picked, count - popcount(picked))

@@ -1,4 +1,4 @@
-"""Passes: an order of jobs becomes places. *When* is the policy's order, *where* the placement kernel (`docs/semantics.md` §4)."""
+"""Passes: an order of jobs becomes places. *When* is the policy's order, *where* the placement kernel (`docs/semantics.md` §4)"""
 
 from __future__ import annotations
 

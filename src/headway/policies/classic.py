@@ -168,7 +168,7 @@ class Las:
 def serve_least(
     view: ClusterView, quantum: int, thresholds: Ints, promote: int, within: Ints, kernel: int, skew_ppm: int
 ) -> Plan:
-    """The preemptive pass by attained service, waking when a rank changes. See `ranks.service_keys` for the arguments (GPU·µs)."""
+    """The preemptive pass by attained service, waking when a rank changes. See `ranks.service_keys` for the arguments (GPU·µs)"""
     st = view.state
     s = st.scratch
     placed, waiting, wake = service_keys(

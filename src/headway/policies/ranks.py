@@ -61,7 +61,7 @@ def remaining_keys(J: Table, C: Ints, now: int, unit: int, placed: Ints, waiting
 
 @kernel
 def limit_of(service: int, quantum: int, thresholds: Ints) -> tuple[int, int]:
-    """The rank of a service (GPU·µs), and the service at which the rank changes: by quantum if it is not 0, else by thresholds."""
+    """The rank of a service (GPU·µs), and the service at which the rank changes: by quantum if it is not 0, else by thresholds"""
     if quantum:
         return service // quantum, (service // quantum + 1) * quantum
     queue = 0
