@@ -198,7 +198,6 @@ def test_the_replica_of_a_server() -> None:
     assert tuple(t["replica"] for t in desk.tasks(0)) == expand(ps()).replica
 
 
-@pytest.mark.xfail(strict=True, reason="the model deals the odd byte to the first server, the tables drop it")
 def test_a_gradient_that_does_not_divide_by_the_servers() -> None:
     desk = Desk((4,))
     submit(desk, 0, ps(sync_bytes=101))

@@ -58,7 +58,7 @@ def test_a_job_in_peoples_units() -> None:
 def test_a_job_without_names_estimate_or_place() -> None:
     job = desk().view().job(10)
     assert (job.name, job.queue, job.user, job.estimate_s, job.remaining_s, job.place) == ("10", "0", "0", None, None, ())
-    assert (job.submitted_s, job.run_s, job.attained_gpu_s, job.reason) == (1.5, 0.0, 0.0, Reason.NONE)
+    assert (job.submitted_s, job.run_s, job.attained_gpu_s, job.reason) == (1.5, 0.0, 0.0, Reason.BEHIND_OTHERS)
 
 
 @pytest.mark.parametrize(("estimate", "seconds"), [(0, None), (-1, None), (1, 1e-6), (c.NEVER, None)])
@@ -85,6 +85,18 @@ def test_the_reason_of_a_waiting_job_is_the_newest_why() -> None:
     assert d.view().job(0).reason == Reason.NONE
     d.stop(0)
     assert d.view().job(0).reason == Reason.PREEMPTED and d.view().job(0).preemptions == 1
+
+
+def test_the_reason_of_a_job_that_is_held_or_waits_for_its_place() -> None:
+    d = Desk((1,))
+    d.submit(0)
+    d.emit(K.WHY, 0, a=Reason.NO_ROOM)
+    d.want(0, [(0, [0])])
+    assert d.view().job(0).reason == Reason.WAITS_FOR_STOP
+    d.emit(K.HOLD_SET, 0, a=1)
+    assert d.view().job(0).reason == Reason.HELD_BY_USER
+    d.run(0, [(0, [0])])
+    assert d.view().job(0).reason == Reason.NONE
 
 
 def test_jobs_by_number_and_by_name() -> None:

@@ -56,7 +56,7 @@ class Reason(IntEnum):
     EXIT_CODE = 9
     LARGER_THAN_CLUSTER = 10
     NO_ROOM = 11
-    BEHIND_HEAD = 12
+    BEHIND_OTHERS = 12
     RESERVED_FOR_HEAD = 13
     OVER_QUOTA = 14
     HELD_BY_USER = 15

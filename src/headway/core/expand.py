@@ -61,7 +61,6 @@ def add_tasks(J: Table, T: Table, X: Table, C: Ints, row: int, details: Ints) ->
     J[c.J_TASKS, row] = replicas * partitions + servers
     cut, width = J[c.J_CUT, row], J[c.J_WIDTH, row]
     to_servers = servers if J[c.J_SYNC, row] == PARAMETER_SERVER else 0
-    sync_bytes = J[c.J_SYNC_BYTES, row] // to_servers if to_servers else 0
     share, extra = PPM // partitions, PPM - (PPM // partitions) * partitions
     uniform = J[c.J_DETAILS, row] == 0
     milli, gpus = 0, 0
@@ -90,7 +89,8 @@ def add_tasks(J: Table, T: Table, X: Table, C: Ints, row: int, details: Ints) ->
                 edge += 1
             if sink:
                 for server in range(to_servers):
-                    X[c.X_CHILD, edge], X[c.X_BYTES, edge] = replicas * partitions + server, sync_bytes
+                    X[c.X_CHILD, edge] = replicas * partitions + server
+                    X[c.X_BYTES, edge] = (J[c.J_SYNC_BYTES, row] + to_servers - 1 - server) // to_servers
                     edge += 1
             T[c.T_EDGES, t] = edge - T[c.T_EDGE0, t]
             t += 1

@@ -195,7 +195,7 @@ class ClusterView:
             queue=state.name(Name.QUEUE, int(job[c.J_QUEUE])),
             user=state.name(Name.USER, int(job[c.J_USER])),
             phase=Phase(int(job[c.J_PHASE])),
-            reason=Reason(int(job[c.J_WHY] if job[c.J_PHASE] == Phase.QUEUED and job[c.J_WHY] else job[c.J_REASON])),
+            reason=reason_of(job),
             attempt=int(job[c.J_ATTEMPT]),
             priority=int(job[c.J_PRIORITY]),
             submitted_s=int(job[c.J_SUBMITTED]) / US_PER_S,
@@ -207,6 +207,17 @@ class ClusterView:
             preemptions=int(job[c.J_PREEMPTIONS]),
             place=tuple(place),
         )
+
+
+def reason_of(job: Ints) -> Reason:
+    """Why a job (a column of the job table) is where it is: for a queued one why it waits, else what brought it there."""
+    if job[c.J_PHASE] != Phase.QUEUED:
+        return Reason(int(job[c.J_REASON]))
+    if job[c.J_HOLD]:
+        return Reason.HELD_BY_USER
+    if job[c.J_PLACED]:
+        return Reason.WAITS_FOR_STOP
+    return Reason(int(job[c.J_WHY])) if job[c.J_WHY] else Reason.BEHIND_OTHERS
 
 
 def gpus_of(mask: int) -> tuple[int, ...]:

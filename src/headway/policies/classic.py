@@ -176,5 +176,6 @@ def serve_least(
     )
     draft = place_by_rank(view, placed, waiting, kernel, skew_ppm)
     draft.wake_at_us(wake)
-    draft.wake_at_us(placed_crossing(s.O, s.M.item(M_OVERRIDES), st.J, view.now_us, quantum, thresholds, promote))
+    count = s.M.item(M_OVERRIDES)
+    draft.wake_at_us(placed_crossing(s.O, count, st.J, view.now_us, quantum, thresholds, promote, len(within) > 0))
     return draft.plan()

@@ -124,7 +124,10 @@ def service_keys(
         if J[c.J_STARTED_AT, row] >= 0:
             wake = min(wake, crossing(now, service, limit, J[c.J_HELD_MILLI, row]))
         if within.shape[0]:
-            rank = rank * within.shape[0] + within[service_bin(attained_us(J, row, now))]
+            attained = attained_us(J, row, now)
+            rank = rank * within.shape[0] + within[service_bin(attained)]
+            if J[c.J_STARTED_AT, row] >= 0:
+                wake = min(wake, crossing(now, attained, next_bin_us(attained), J[c.J_HELD_MILLI, row]))
         key = pack(J[c.J_PRIORITY, row], rank, row)
         if J[c.J_PLACED, row]:
             placed[p] = key
@@ -136,7 +139,9 @@ def service_keys(
 
 
 @kernel
-def placed_crossing(O: Table, count: int, J: Table, now: int, quantum: int, thresholds: Ints, promote: int) -> int:
+def placed_crossing(
+    O: Table, count: int, J: Table, now: int, quantum: int, thresholds: Ints, promote: int, bins: bool
+) -> int:
     """The next instant (µs) at which a job that the plan has just placed will change its rank, if it starts now."""
     wake = c.NEVER
     for i in range(count):
@@ -145,6 +150,9 @@ def placed_crossing(O: Table, count: int, J: Table, now: int, quantum: int, thre
             service, _ = effective(J, row, now, promote)
             _, limit = limit_of(service, quantum, thresholds)
             wake = min(wake, crossing(now, service, limit, J[c.J_GPUS, row] * c.WHOLE))
+            if bins:
+                attained = attained_us(J, row, now)
+                wake = min(wake, crossing(now, attained, next_bin_us(attained), J[c.J_GPUS, row] * c.WHOLE))
     return wake
 
 
@@ -161,3 +169,18 @@ def service_bin(gpu_us: int) -> int:
         octave += 1
     quarter = ((seconds - (1 << octave)) * 4) >> octave
     return min(octave * 4 + quarter, BINS - 1)
+
+
+@kernel
+def next_bin_us(gpu_us: int) -> int:
+    """The service (GPU·µs) at which the next bin begins."""
+    index = service_bin(gpu_us)
+    if index >= BINS - 1:
+        return c.NEVER
+    seconds = max(gpu_us // 1_000_000, 1) + 1
+    octave = (index + 1) // 4
+    start = ((1 << octave) * (4 + (index + 1) % 4) + 3) // 4
+    start = max(start, seconds)
+    while service_bin(start * 1_000_000) == index:
+        start += 1
+    return int(start * 1_000_000)

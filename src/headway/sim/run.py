@@ -92,6 +92,8 @@ class Simulation:
         self.memo: Memo = remembers.start() if remembers else None
         self.since_round: list[EventBatch] = []
         self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
+        self.fresh = False
+        """Whether an event has been applied since the last round."""
         self.rounds = self.skipped = self.refused = 0
         self.decide_ns = np.zeros(4096, np.int64)
         self._record(cluster.events(0, workload.users, workload.queues))
@@ -100,6 +102,7 @@ class Simulation:
         """Journal first, then apply."""
         if len(batch.records) == 0:
             return
+        self.fresh = True
         self.writer.append(batch)
         self.state.apply(batch)
         if self.fold:
@@ -181,6 +184,11 @@ class Simulation:
         self._carry_out(result.events, now_us)
         if result.requests:
             self._record(self.estimates(result.requests, now_us))
+        self.fresh = False
+
+    def due(self, now_us: int) -> bool:
+        """Whether a round is due now that the world has come to `now_us`: not if what was announced for then has become void."""
+        return self.fresh or self.wake_us <= now_us or not self.skip
 
     def estimates(self, requests: tuple[Request, ...], now_us: int) -> EventBatch:
         """Answer a plan's requests at once. The simulator has no estimators of its own yet: what is asked for is journalled."""
@@ -236,6 +244,8 @@ def simulate(
                 if run.source.next_us() >= c.NEVER:
                     break
                 run.last_us = due
+                continue
+            if not run.due(due):
                 continue
             run.round(due)
             if watch:
