@@ -270,7 +270,7 @@ class Desk:
     def tasks(self, job: int) -> list[dict[str, int]]:
         """The task rows of a job's present shape."""
         first, count = self.get(job, "task0"), self.get(job, "tasks")
-        return [dict(zip(c.TASK_COLUMN_NAMES, self.state.T[:, t].tolist(), strict=True)) for t in range(first, first + count)]
+        return [dict(zip(c.TASK_COLUMN_NAMES, self.state.T[:, t].tolist(), strict=False)) for t in range(first, first + count)]
 
     def whole_journal(self) -> EventBatch:
         return concatenate(self.journal)
@@ -293,7 +293,7 @@ def audit(state: State) -> None:
     """Recount everything that `apply` keeps up to date, from the jobs and their tasks alone."""
     N, G, Q, C = (getattr(state, name).tolist() for name in "NGQC")
     T = state.T[:, : C[c.C_TASKS]].tolist()
-    job = [dict(zip(c.JOB_COLUMN_NAMES, column, strict=True)) for column in state.J[:, : C[c.C_ROWS]].T.tolist()]
+    job = [dict(zip(c.JOB_COLUMN_NAMES, column, strict=False)) for column in state.J[:, : C[c.C_ROWS]].T.tolist()]
     live = [row for row, j in enumerate(job) if j["phase"] <= Phase.STOPPING]
     nodes, gpus = C[c.C_NODES], C[c.C_GPUS]
     booked, tasks, held, held_tasks, used = ([0] * gpus for _ in range(5))
@@ -416,7 +416,7 @@ def faults_alone(state: State, entry: Entry, *, fractions: bool, uneven: bool) -
     """Everything that is wrong with one override in itself."""
     if entry.row < 0:
         return {V_ENDED}
-    j = dict(zip(c.JOB_COLUMN_NAMES, state.J[:, entry.row].tolist(), strict=True))
+    j = dict(zip(c.JOB_COLUMN_NAMES, state.J[:, entry.row].tolist(), strict=False))
     if entry.op == Op.RELEASE:
         return set() if j["placed"] else {V_NOT_PLACED}
     if entry.op == Op.RULE:
@@ -437,7 +437,7 @@ def faults_alone(state: State, entry: Entry, *, fractions: bool, uneven: bool) -
     for k, (node, mask, milli) in enumerate(entry.tasks):
         if not 0 <= node < state.C[c.C_NODES]:
             return faults | {V_NODE}
-        n = dict(zip(c.NODE_COLUMN_NAMES, state.N[:, node].tolist(), strict=True))
+        n = dict(zip(c.NODE_COLUMN_NAMES, state.N[:, node].tolist(), strict=False))
         if n["phase"] == NodePhase.DOWN or (n["phase"] == NodePhase.DRAINING and not j["placed"]):
             faults.add(V_NODE)
         bits = gpus_of(mask)
@@ -471,7 +471,7 @@ def faults_together(state: State, entries: Sequence[Entry]) -> set[int]:
     moved = {e.row: e for e in entries if e.op in (Op.PLACE, Op.RELEASE, Op.FINISH)}
     touched_nodes, touched_gpus, grown = set(), set(), Counter[int]()
     for row in state.live_rows().tolist():
-        j = dict(zip(c.JOB_COLUMN_NAMES, state.J[:, row].tolist(), strict=True))
+        j = dict(zip(c.JOB_COLUMN_NAMES, state.J[:, row].tolist(), strict=False))
         block = state.T[:, j["task0"] : j["task0"] + j["tasks"]].T.tolist()
         old = [(t[c.T_NODE], t[c.T_MASK], t[c.T_BOOK], t[c.T_CPU], t[c.T_MEM]) for t in block] if j["placed"] else []
         new = old
@@ -582,7 +582,7 @@ def random_plan(r: random.Random, desk: Desk, *, jobs: int = 3, wild: bool = Tru
     rows = state.live_rows().tolist()
     nodes = int(state.C[c.C_NODES])
     for row in r.sample(rows, k=min(jobs, len(rows))) if rows else []:
-        j = dict(zip(c.JOB_COLUMN_NAMES, state.J[:, row].tolist(), strict=True))
+        j = dict(zip(c.JOB_COLUMN_NAMES, state.J[:, row].tolist(), strict=False))
         verb = r.random()
         if verb < 0.15 and (j["placed"] or wild):
             draft.release(j["id"])

@@ -395,7 +395,7 @@ def test_the_digest_does_not_know_how_the_journal_was_cut(data: st.DataObject) -
     journal, digest = journals()[data.draw(st.integers(0, 3))]
     cuts = sorted(data.draw(st.sets(st.integers(0, len(journal)), max_size=12)))
     state = State(jobs=data.draw(st.sampled_from([1, 256])), tasks=data.draw(st.sampled_from([1, 512])))
-    for first, stop in zip([0, *cuts], [*cuts, len(journal)], strict=True):
+    for first, stop in zip([0, *cuts], [*cuts, len(journal)], strict=False):
         state.apply(journal.cut(first, stop))
         if data.draw(st.booleans()):
             state.compact()

@@ -147,7 +147,8 @@ def apply_job_events(
             error = submit(J, T, X, F, Q, R, C, pool, at, size, t, job)
         elif kind == K_ROUND:
             C[c.C_ROUNDS] += 1
-            C[c.C_REFUSED_IN_ROW] = 0
+            if E[i, c.E_B] == 0:
+                C[c.C_REFUSED_IN_ROW] = 0
         elif kind == K_REFUSED:
             C[c.C_REFUSED_IN_ROW] += 1
         elif kind < K_SUBMITTED or kind >= K_EPOCH:
@@ -188,7 +189,7 @@ def apply_one(
     changed = True
     if kind == K_START:
         servers, batch = e[c.E_C] & 0xFFFFF, e[c.E_C] >> 20
-        error = request_start(J, T, X, N, G, Q, B, C, pool, at, size, row, t, attempt, e[c.E_B], servers, batch, none)
+        error = request_start(J, T, X, N, G, Q, B, C, pool, at, size, row, t, attempt, e[c.E_A], e[c.E_B], servers, batch, none)
     elif kind == K_STARTED:
         if phase == STARTING:
             J[c.J_PHASE, row] = RUNNING
@@ -212,7 +213,7 @@ def apply_one(
     elif kind == K_STOPPED or kind == K_FAILED or kind == K_START_FAILED:
         error = back_to_queue(J, T, N, G, Q, B, C, R, row, t, kind, e[c.E_B])
     elif kind == K_WANTED:
-        if phase != QUEUED:
+        if phase != QUEUED and (phase != STOPPING or J[c.J_FINISHING, row]):
             return IMPOSSIBLE
         servers = e[c.E_C] & 0xFFFFF
         error = shape_room(J, T, X, C, row, e[c.E_B], servers)
@@ -220,8 +221,9 @@ def apply_one(
             return error
         if J[c.J_PLACED, row]:
             error = unbook(J, T, N, G, Q, B, C, row)
-            C[c.C_PLACED_WAITING] -= 1
-        else:
+            if phase == QUEUED:
+                C[c.C_PLACED_WAITING] -= 1
+        elif phase == QUEUED:
             J[c.J_PLACED, row] = 1
             leave_waiting(J, Q, C, row)
             note_wait(J, row, t)
@@ -230,7 +232,8 @@ def apply_one(
         if not error:
             error = book(J, T, N, G, Q, B, C, row, pool, at, size)
         J[c.J_BATCH, row] = e[c.E_C] >> 20
-        C[c.C_PLACED_WAITING] += 1
+        if phase == QUEUED:
+            C[c.C_PLACED_WAITING] += 1
     elif kind == K_UNWANTED:
         if not J[c.J_PLACED, row] or (phase != QUEUED and phase != STOPPING):
             return IMPOSSIBLE
@@ -247,7 +250,7 @@ def apply_one(
         changed = False
         error = apply_rare(e, pool, at, J, T, F, N, G, Q, B, R, C, row)
     if changed:
-        J[c.J_GENERATION, row] = C[c.C_SEQUENCE]
+        J[c.J_GENERATION, row] = C[c.C_SEQUENCE] + 1
     return error
 
 
@@ -266,15 +269,18 @@ def apply_rare(
         set_usage(J, T, N, G, row, e[c.E_A], pool, at)
     elif kind == K_WHY:
         J[c.J_WHY, row], J[c.J_WHY_A, row], J[c.J_WHY_B, row] = e[c.E_A], e[c.E_B], e[c.E_C]
-    elif kind == K_ESTIMATED:
+    elif kind == K_ESTIMATED and e[c.E_A] >= 0 and (e[c.E_A] + 1) * F_PARAMS <= F.shape[0]:
         for i in range(min(e[c.E_POOL], F_PARAMS)):
             F[e[c.E_A] * F_PARAMS + i, row] = as_float(pool[at + i])
         if e[c.E_A] == 0:
             J[c.J_ESTIMATED_REMAINING, row] = e[c.E_C]
     elif kind == K_RULE:
         J[c.J_RULE_IN_FORCE, row] = e[c.E_A]
+        if e[c.E_B]:
+            J[c.J_TRIAL_UNTIL, row] = e[c.E_B]
     elif kind == K_HOLD:
         J[c.J_HOLD, row] = e[c.E_A]
+        J[c.J_GENERATION, row] = C[c.C_SEQUENCE] + 1
     elif kind == K_PRIORITY:
         J[c.J_PRIORITY, row] = e[c.E_A]
         C[c.C_PRIORITY_MIN] = min(C[c.C_PRIORITY_MIN], e[c.E_A])
@@ -292,6 +298,7 @@ def apply_rare(
             J[c.J_MUST_STOP, row] = 0
             C[c.C_MUST_STOP] -= 1
         J[c.J_FINISHING, row] = R_CANCELLED
+        J[c.J_GENERATION, row] = C[c.C_SEQUENCE] + 1
     elif kind == K_CANCEL or kind == K_REJECTED or kind == K_FINISHED:
         if phase != QUEUED:
             return IMPOSSIBLE

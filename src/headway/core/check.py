@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
-from headway.core.codes import DOWN, OP_FINISH, OP_PLACE, OP_RELEASE, OP_RULE, OP_WHY, UP
+from headway.core.codes import DOWN, OP_FINISH, OP_PLACE, OP_RELEASE, OP_RULE, OP_WHY, R_MIGRATED, R_RESIZED, UP
 from headway.core.jit import ctz, inner, kernel, popcount
 
 (
@@ -74,12 +74,29 @@ def add_place(sign: int, node: int, mask: int, milli: int, cpu: int, mem: int, N
 
 
 @kernel
+def is_even(OT: Table, first: int, workers: int) -> bool:
+    """Whether every node that the workers use has the same number of them."""
+    expected = 0
+    for i in range(first, first + workers):
+        count = 0
+        for k in range(first, first + workers):
+            count += int(OT[k, 0] == OT[i, 0])
+        if expected == 0:
+            expected = count
+        if count != expected:
+            return False
+    return True
+
+
+@kernel
 def check_entry(O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, C: Ints, fractions: bool, uneven: bool) -> int:
     """What can be said of one override alone."""
     row, op = O[i, c.O_ROW], O[i, c.O_OP]
     if row < 0:
         return V_ENDED
     if op == OP_RELEASE:
+        if O[i, c.O_REASON] == R_MIGRATED or O[i, c.O_REASON] == R_RESIZED:
+            return V_OP
         return V_OK if J[c.J_PLACED, row] else V_NOT_PLACED
     if op == OP_RULE:
         rule = O[i, c.O_A]
@@ -88,24 +105,29 @@ def check_entry(O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, C: In
         return V_OK
     if op != OP_PLACE:
         return V_OP
+    if J[c.J_FINISHING, row] or J[c.J_MUST_STOP, row]:
+        return V_ENDED
     if J[c.J_HOLD, row] and not J[c.J_PLACED, row]:
         return V_HELD
     data, servers = O[i, c.O_DATA], O[i, c.O_SERVERS]
     if data < J[c.J_DATA_MIN, row] or data > J[c.J_DATA_MAX, row] or servers < 0:
+        return V_SHAPE
+    if servers > max(J[c.J_SERVERS, row], J[c.J_SERVERS_MAX, row]):
         return V_SHAPE
     if (data != J[c.J_DATA, row] or servers != J[c.J_SERVERS, row]) and J[c.J_DETAILS, row]:
         return V_SHAPE
     workers = data * J[c.J_PIPELINE, row] * J[c.J_TENSOR, row]
     if O[i, c.O_TASKS] != workers + servers:
         return V_GANG
-    first, on_first = -1, 0
     for k in range(O[i, c.O_TASKS]):
         t = O[i, c.O_TASK0] + k
         node, mask, milli = OT[t, 0], OT[t, 1], OT[t, 2]
         if node < 0 or node >= C[c.C_NODES]:
             return V_NODE
-        if N[c.N_PHASE, node] != UP and (N[c.N_PHASE, node] == DOWN or not J[c.J_PLACED, row]):
-            return V_NODE
+        if N[c.N_PHASE, node] != UP:
+            stays = J[c.J_PLACED, row] and data == J[c.J_DATA, row] and k < J[c.J_TASKS, row]
+            if N[c.N_PHASE, node] == DOWN or not stays or T[c.T_NODE, J[c.J_TASK0, row] + k] != node:
+                return V_NODE
         if k >= workers:
             if mask != 0:
                 return V_BAD_GPU
@@ -130,12 +152,7 @@ def check_entry(O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, C: In
                 return V_FRACTION
             if not J[c.J_SHARE, row]:
                 return V_SHARE
-        if node == first:
-            on_first += 1
-        first = node if first < 0 else first
-    if not uneven and workers % max(on_first + 1, 1) != 0:
-        return V_UNEVEN
-    return V_OK
+    return V_OK if uneven or is_even(OT, O[i, c.O_TASK0], workers) else V_UNEVEN
 
 
 @kernel

@@ -1,6 +1,6 @@
 """The journal's bytes: segments of event columns, and the hash of a whole journal.
 
-A segment is a JSON header line (schema version, number of events, pool length, texts, SHA-256 of the body) and a body: the
+A segment is a header line (a magic word, the SHA-256 of all that follows, JSON) and a body: the
 eight record columns one after the
 other, then the pool, all int64 little-endian. The hash of a journal is SHA-256 over fixed chunks of CHUNK events, so that it
 does not depend on how
@@ -33,18 +33,22 @@ class DamagedSegmentError(Exception):
     """A segment that is cut short or altered; everything before it is whole."""
 
 
-def encode(batch: EventBatch, *, schema: int = SCHEMA) -> bytes:
+def encode(batch: EventBatch, *, schema: int | None = None) -> bytes:
     """One segment."""
     body = np.ascontiguousarray(batch.records.T).astype("<i8").tobytes() + batch.pool.astype("<i8").tobytes()
     header = {
-        "magic": MAGIC,
-        "schema": schema,
+        "schema": SCHEMA if schema is None else schema,
         "events": len(batch),
         "pool": len(batch.pool),
         "texts": {str(i): text for i, text in sorted(batch.texts.items())},
-        "sha256": hashlib.sha256(body).hexdigest(),
     }
-    return json.dumps(header, ensure_ascii=False, sort_keys=True).encode() + b"\n" + body
+    line = json.dumps(header, ensure_ascii=False, sort_keys=True).encode()
+    return f"{MAGIC} {_checksum(line, body)} ".encode() + line + b"\n" + body
+
+
+def _checksum(line: bytes, body: bytes) -> str:
+    """SHA-256 over a segment's header and body."""
+    return hashlib.sha256(line + b"\n" + body).hexdigest()
 
 
 def decode(stream: BinaryIO) -> Iterator[EventBatch]:
@@ -56,32 +60,36 @@ def decode(stream: BinaryIO) -> Iterator[EventBatch]:
     """
     first = True
     while line := stream.readline(1 << 26):
-        try:
-            header = json.loads(line)
-            if header["magic"] != MAGIC:
-                raise ValueError
-        except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-            if first:
-                raise UserError("not a Headway journal") from None
-            raise DamagedSegmentError("a segment's header is damaged") from None
+        magic, _, rest = line.partition(b" ")
+        if magic != MAGIC.encode():
+            if first and not MAGIC.encode().startswith(line):
+                raise UserError("not a Headway journal")
+            raise DamagedSegmentError("a segment's header is damaged")
         first = False
-        if header["schema"] > SCHEMA:
-            raise UserError(
-                f"the journal has schema version {header['schema']}, this Headway reads up to {SCHEMA}: upgrade Headway"
-            )
-        yield _body(stream, header)
+        checksum, _, text = rest.partition(b" ")
+        yield _segment(stream, checksum.decode("ascii", "replace"), text)
 
 
-def _body(stream: BinaryIO, header: dict[str, Any]) -> EventBatch:
-    events, pool = int(header["events"]), int(header["pool"])
+def _segment(stream: BinaryIO, checksum: str, line: bytes) -> EventBatch:
+    """The segment whose header line (after the magic word and the checksum) has been read."""
+    try:
+        header: dict[str, Any] = json.loads(line)
+        schema, events, pool = int(header["schema"]), int(header["events"]), int(header["pool"])
+        texts = {int(i): str(text) for i, text in header["texts"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DamagedSegmentError("a segment's header is damaged") from None
     size = 8 * (events * c.RECORD + pool)
+    if events < 0 or pool < 0 or not line.endswith(b"\n"):
+        raise DamagedSegmentError("a segment's header is damaged")
     body = stream.read(size)
-    if len(body) < size or hashlib.sha256(body).hexdigest() != header["sha256"]:
+    if len(body) < size or _checksum(line[:-1], body) != checksum:
         raise DamagedSegmentError("a segment is cut short or altered")
+    if schema > SCHEMA:
+        raise UserError(f"the journal has schema version {schema}, this Headway reads up to {SCHEMA}: upgrade Headway")
     numbers = np.frombuffer(body, "<i8").astype(np.int64)
     records = np.ascontiguousarray(numbers[: events * c.RECORD].reshape(c.RECORD, events).T)
-    batch = EventBatch(records, numbers[events * c.RECORD :].copy(), {int(i): text for i, text in header["texts"].items()})
-    for version in range(int(header["schema"]), SCHEMA):
+    batch = EventBatch(records, numbers[events * c.RECORD :].copy(), texts)
+    for version in range(schema, SCHEMA):
         batch = MIGRATIONS[version](batch)
     return batch
 
@@ -132,6 +140,6 @@ class JournalWriter:
         self._hash.update(np.ascontiguousarray(chunk.records.T).astype("<i8", copy=False).tobytes())
         self._hash.update(chunk.pool.astype("<i8", copy=False).tobytes())
         for index, text in sorted(chunk.texts.items()):
-            self._hash.update(f"{index} {text}\n".encode())
+            self._hash.update(json.dumps([index, text]).encode())
         for sink in self._sinks:
             sink(chunk)

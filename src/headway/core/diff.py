@@ -26,6 +26,7 @@ from headway.core.codes import (
     R_EARLY_STOP,
     R_MIGRATED,
     R_RESIZED,
+    R_TRIAL,
     RUNNING,
     STARTING,
     STOPPING,
@@ -45,6 +46,8 @@ def put(E: Table, n: int, t: int, kind: int, job: int, attempt: int, a: int, b: 
 def same_place(O: Table, i: int, OT: Table, J: Table, T: Table, row: int) -> bool:
     """Whether a placed job would stay exactly where it is wanted now."""
     if O[i, c.O_TASKS] != J[c.J_TASKS, row] or O[i, c.O_DATA] != J[c.J_DATA, row] or O[i, c.O_SERVERS] != J[c.J_SERVERS, row]:
+        return False
+    if O[i, c.O_BATCH] != J[c.J_BATCH, row]:
         return False
     for k in range(O[i, c.O_TASKS]):
         t, o = J[c.J_TASK0, row] + k, O[i, c.O_TASK0] + k
@@ -119,50 +122,37 @@ def diff_plan(
         job, phase, attempt = J[c.J_ID, row], J[c.J_PHASE, row], J[c.J_ATTEMPT, row]
         runs = phase == STARTING or phase == RUNNING
         before = n
-        if op == OP_RELEASE and runs:
-            n = put(E, n, now, K_STOP, job, attempt, O[i, c.O_REASON], 0, 0, 0)
-        elif op == OP_RELEASE:
-            n = put(E, n, now, K_UNWANTED, job, attempt, O[i, c.O_REASON], 0, 0, 0)
-        elif op == OP_FINISH and runs:
+        if op == OP_RELEASE or (op == OP_PLACE and J[c.J_PLACED, row] and not same_place(O, i, OT, J, T, row)):
+            reason = O[i, c.O_REASON]
+            if op == OP_PLACE:
+                same_shape = O[i, c.O_DATA] == J[c.J_DATA, row] and O[i, c.O_SERVERS] == J[c.J_SERVERS, row]
+                same_shape = same_shape and O[i, c.O_BATCH] == J[c.J_BATCH, row]
+                reason = R_MIGRATED if same_shape else R_RESIZED
+            n = put(E, n, now, K_STOP if runs else K_UNWANTED, job, attempt, reason, 0, 0, 0)
+        elif op == OP_FINISH and (runs or (phase == STOPPING and J[c.J_FINISHING, row] == 0)):
             n = put(E, n, now, K_STOP, job, attempt, R_EARLY_STOP, 0, 0, 0)
-        elif op == OP_FINISH and phase == STOPPING:
-            n = put(E, n, now, K_STOP, job, attempt, R_EARLY_STOP, 0, 0, 0)
-        elif op == OP_FINISH:
+        elif op == OP_FINISH and phase == QUEUED:
             n = put(E, n, now, K_FINISHED, job, attempt, R_EARLY_STOP, 0, 0, 0)
         elif op == OP_RULE and J[c.J_RULE_IN_FORCE, row] != O[i, c.O_A]:
             n = put(E, n, now, K_RULE, job, attempt, O[i, c.O_A], 0, 0, 0)
         elif op == OP_WHY:
-            n = put(E, n, now, K_WHY, job, attempt, O[i, c.O_REASON], O[i, c.O_A], O[i, c.O_B], 0)
+            if J[c.J_WHY, row] != O[i, c.O_REASON] or J[c.J_WHY_A, row] != O[i, c.O_A] or J[c.J_WHY_B, row] != O[i, c.O_B]:
+                n = put(E, n, now, K_WHY, job, attempt, O[i, c.O_REASON], O[i, c.O_A], O[i, c.O_B], 0)
             continue
-        elif op == OP_PLACE and runs and not same_place(O, i, OT, J, T, row):
-            same_shape = O[i, c.O_DATA] == J[c.J_DATA, row] and O[i, c.O_SERVERS] == J[c.J_SERVERS, row]
-            reason = R_MIGRATED if same_shape else R_RESIZED
-            n = put(E, n, now, K_STOP, job, attempt, reason, O[i, c.O_DATA], O[i, c.O_SERVERS] | O[i, c.O_BATCH] << 20, 0)
-            at = put_place(E, n - 1, pool, at, O, i, OT)
         moved = moved or n > before
     for k in range(count):
         i = order[k]
-        row = O[i, c.O_ROW]
-        if O[i, c.O_OP] != OP_PLACE or J[c.J_PHASE, row] != QUEUED:
+        row, phase = O[i, c.O_ROW], J[c.J_PHASE, O[i, c.O_ROW]]
+        if O[i, c.O_OP] != OP_PLACE or (J[c.J_PLACED, row] and same_place(O, i, OT, J, T, row)):
             continue
-        if J[c.J_PLACED, row] and same_place(O, i, OT, J, T, row):
-            continue
-        start = place_is_free(O, i, OT, J, T, N, G, row)
+        start = phase == QUEUED and place_is_free(O, i, OT, J, T, N, G, row)
         O[i, c.O_A] = 1 if start else 0
         kind, attempt = (K_START, J[c.J_ATTEMPT, row] + 1) if start else (K_WANTED, J[c.J_ATTEMPT, row])
-        n = put(
-            E,
-            n,
-            now,
-            kind,
-            J[c.J_ID, row],
-            attempt,
-            O[i, c.O_REASON],
-            O[i, c.O_DATA],
-            O[i, c.O_SERVERS] | O[i, c.O_BATCH] << 20,
-            0,
-        )
+        shape = O[i, c.O_SERVERS] | O[i, c.O_BATCH] << 20
+        n = put(E, n, now, kind, J[c.J_ID, row], attempt, O[i, c.O_REASON], O[i, c.O_DATA], shape, 0)
         at = put_place(E, n - 1, pool, at, O, i, OT)
+        if O[i, c.O_REASON] == R_TRIAL:
+            n = put(E, n, now, K_RULE, J[c.J_ID, row], attempt, J[c.J_RULE_IN_FORCE, row], O[i, c.O_B], 0, 0)
         moved = True
     for k in range(count):
         i = order[k]

@@ -96,8 +96,8 @@ def add_tasks(J: Table, T: Table, X: Table, C: Ints, row: int, details: Ints) ->
             t += 1
     for server in range(servers):
         new_task(T, t, row)
-        T[c.T_ROLE, t], T[c.T_REPLICA, t], T[c.T_PARTITION, t], T[c.T_SHARE, t] = SERVER, 0, server, 0
-        T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t] = 0, J[c.J_SERVER_CPU, row], J[c.J_SERVER_MEM, row], 0
+        T[c.T_ROLE, t], T[c.T_REPLICA, t], T[c.T_PARTITION, t], T[c.T_SHARE, t] = SERVER, -1, server, 0
+        T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t] = J[c.J_SERVER_CPU, row], J[c.J_SERVER_MEM, row], J[c.J_SERVER_NET, row]
         T[c.T_EDGE0, t] = edge
         t += 1
     if not uniform:

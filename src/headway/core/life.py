@@ -21,6 +21,7 @@ from headway.core.codes import (
     R_RESIZED,
     R_START_FAILED,
     R_TIME_LIMIT,
+    R_TRIAL,
     RUNNING,
     STARTING,
     STOPPING,
@@ -30,6 +31,7 @@ from headway.core.jit import kernel
 
 NEED_JOBS, NEED_TASKS, NEED_EDGES, NEED_IDS, NOT_MINE = 1, 2, 3, 4, 5
 IMPOSSIBLE, WRONG_ATTEMPT, UNKNOWN_JOB, ID_NOT_NEW, ALREADY_HELD, OUT_OF_ORDER = 20, 21, 22, 23, 24, 25
+NO_SUCH_QUEUE = 26
 
 BACKOFF_US = 10_000_000
 """Wait before the first retry of a failed job (µs); doubled with each further one, up to 32-fold."""
@@ -160,6 +162,8 @@ def submit(
         return NEED_IDS
     if job <= C[c.C_LAST_ID]:
         return ID_NOT_NEW
+    if pool[at + c.J_QUEUE] < 0 or pool[at + c.J_QUEUE] >= C[c.C_QUEUES]:
+        return NO_SUCH_QUEUE
     for column in range(c.SPEC_COLUMNS):
         if pool[at + column] != 0 or J[column, row] != 0:
             J[column, row] = pool[at + column]
@@ -173,7 +177,7 @@ def submit(
     J[c.J_RULE_IN_FORCE, row] = J[c.J_STOP_RULE, row]
     J[c.J_TRIAL_UNTIL, row] = c.NEVER
     J[c.J_ESTIMATED_REMAINING, row] = J[c.J_ESTIMATE, row]
-    J[c.J_GENERATION, row] = C[c.C_SEQUENCE]
+    J[c.J_GENERATION, row] = C[c.C_SEQUENCE] + 1
     C[c.C_ROWS] = row + 1
     C[c.C_LAST_ID] = job
     R[job - C[c.C_ID_BASE]] = row
@@ -187,7 +191,7 @@ def submit(
 @kernel
 def request_start(
     J: Table, T: Table, X: Table, N: Table, G: Table, Q: Table, B: Table, C: Ints, pool: Ints, at: int, size: int,
-    row: int, t: int, attempt: int, data: int, servers: int, batch: int, none: Ints,
+    row: int, t: int, attempt: int, reason: int, data: int, servers: int, batch: int, none: Ints,
 ) -> int:  # fmt: skip
     """Book (unless it is what the job wants already) and hold the place in the payload; the attempt begins."""
     if J[c.J_PHASE, row] != QUEUED:
@@ -216,6 +220,9 @@ def request_start(
     if not leave:
         leave_waiting(J, Q, C, row)
         note_wait(J, row, t)
+    J[c.J_REASON, row], J[c.J_WHY, row] = reason, 0
+    if reason != R_TRIAL:
+        J[c.J_TRIAL_UNTIL, row] = c.NEVER
     J[c.J_ATTEMPT, row] = attempt
     return hold(J, T, N, G, row)
 
@@ -289,7 +296,8 @@ def request_stop(
 ) -> int:  # fmt: skip
     """The job gives up its place (or wants another); its processes have been told to go."""
     phase = J[c.J_PHASE, row]
-    if reason == R_MIGRATED or reason == R_RESIZED:
+    moves = size > 0 and (reason == R_MIGRATED or reason == R_RESIZED)
+    if moves:
         error = shape_room(J, T, X, C, row, data, servers)
         if error:
             return error
@@ -308,10 +316,11 @@ def request_stop(
         if error:
             return error
     if reason == R_MIGRATED or reason == R_RESIZED:
+        J[c.J_MIGRATIONS, row] += 1
+    if moves:
         if data != J[c.J_DATA, row] or servers != J[c.J_SERVERS, row]:
             reshape(J, T, X, C, row, data, servers, none)
         J[c.J_BATCH, row] = batch
-        J[c.J_MIGRATIONS, row] += 1
         return book(J, T, N, G, Q, B, C, row, pool, at, size)
     if reason == R_PREEMPTED:
         J[c.J_PREEMPTIONS, row] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -105,6 +106,7 @@ class Draft:
     ) -> None:  # fmt: skip
         """A profiling run: a place (and shape) that is looked at again at `until_s`, visible as such."""
         self.place(job, nodes, gpus, data=data, servers=servers, reason=Reason.TRIAL)
+        self.scratch.O[self.scratch.M[M_OVERRIDES] - 1, c.O_B] = whole_us(until_s)
         self.wake_at(until_s)
 
     def why(self, job: JobView | int, reason: Reason, a: int = 0, b: int = 0) -> None:
@@ -118,7 +120,7 @@ class Draft:
 
     def wake_at(self, t_s: float) -> None:
         """Look again at `t_s` (s) even if nothing happens before."""
-        self.wake_at_us(int(-(-t_s * 1_000_000 // 1)))
+        self.wake_at_us(whole_us(t_s))
 
     def wake_at_us(self, t_us: int) -> None:
         """As `wake_at`, in µs."""
@@ -150,3 +152,8 @@ class Draft:
             J[c.J_BATCH, row] if batch is None else batch, first, tasks, a, b,
         )  # fmt: skip
         M[M_OVERRIDES] += 1
+
+
+def whole_us(t_s: float) -> int:
+    """Seconds as whole microseconds, rounded up; what is a whole number but for the error of the float stays that number."""
+    return ceil(round(t_s * 1_000_000, 3))

@@ -32,14 +32,14 @@ def reconcile(state: State, found: Mapping[int, Found], now_us: int) -> tuple[Ev
     so that the job queues again.
     """
     events = EventBuffer()
-    orphans = [f for f in found.values() if f.runs and _stale(state, f)]
+    orphans = [f for f in found.values() if f.runs and _must_stop(state, f)]
     J = state.J
     for row in state.live_rows():
         phase, job, attempt = Phase(int(J[c.J_PHASE, row])), int(J[c.J_ID, row]), int(J[c.J_ATTEMPT, row])
         if phase == Phase.QUEUED:
             continue
         seen = found.get(job)
-        if seen is None or seen.attempt < attempt:
+        if seen is None or seen.attempt != attempt:
             events.add(now_us, EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1)
         elif seen.runs:
             if phase == Phase.STARTING and seen.up:
@@ -47,11 +47,13 @@ def reconcile(state: State, found: Mapping[int, Found], now_us: int) -> tuple[Ev
         elif seen.ended == EventKind.COMPLETED:
             events.add(now_us, EventKind.COMPLETED, job, attempt)
         else:
-            events.add(now_us, seen.ended, job, attempt, a=seen.exit_code, b=-1)
+            events.add(now_us, seen.ended, job, attempt, b=-1, c=seen.exit_code)
     return events.take(), orphans
 
 
-def _stale(state: State, found: Found) -> bool:
-    """Whether a running attempt is not the one that the state wants to run."""
+def _must_stop(state: State, found: Found) -> bool:
+    """Whether a running attempt is not the one that the state wants to run, or one whose stop may never have been carried out."""
     row = state.row(found.job)
-    return row is None or state.J[c.J_PHASE, row] == Phase.QUEUED or state.J[c.J_ATTEMPT, row] != found.attempt
+    if row is None or state.J[c.J_ATTEMPT, row] != found.attempt:
+        return True
+    return bool(state.J[c.J_PHASE, row] in (Phase.QUEUED, Phase.STOPPING))

@@ -81,7 +81,7 @@ def diff(state: State, plan: Plan, now_us: int) -> EventBatch:
         return EMPTY
     buffer = state.scratch.round_events
     buffer.clear()
-    buffer.reserve(2 * count + 1, c.PLACE * len(plan.places))
+    buffer.reserve(3 * count + 1, c.PLACE * len(plan.places))
     written = diff_plan(
         plan.overrides,
         state.scratch.order,
@@ -139,7 +139,7 @@ def run_round(
             raise
         violation = Violation(RAISED, -1, f"{in_charge.name} raised {type(error).__name__}: {error}")
     if violation is None:
-        events = diff(state, plan, now_us)
+        events = marked(diff(state, plan, now_us), now_us, in_charge is brains.policy, state.C.item(c.C_REFUSED_IN_ROW))
         return Round(events, plan.wake_at_us, plan.requests, None, perf_counter_ns() - begin)
     kept = brains.keep.decide(view, None)
     fault = check(state, kept, can)
@@ -151,6 +151,20 @@ def run_round(
         {0: violation.sentence},
     )
     return Round(refused + without_round(diff(state, kept, now_us)), kept.wake_at_us, (), violation, perf_counter_ns() - begin)
+
+
+def marked(events: EventBatch, now_us: int, by_policy: bool, refused: int) -> EventBatch:
+    """A round's events with their mark: a good plan of the policy ends a row of refusals even if it moves nothing, one of the
+    fallback does not."""
+    if refused == 0:
+        return events
+    moved = len(events) > 0 and events.records[-1, c.E_KIND] == c.EventKind.ROUND
+    if moved:
+        events.records[-1, c.E_B] = int(not by_policy)
+    elif by_policy:
+        mark = EventBatch(np.array([[now_us, c.EventKind.ROUND, 0, 0, 0, 0, 0, 0]], np.int64), EMPTY.pool)
+        return events + mark
+    return events
 
 
 def without_round(batch: EventBatch) -> EventBatch:

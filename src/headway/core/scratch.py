@@ -15,6 +15,7 @@ class Scratch:
     def __init__(self) -> None:
         self.M: Ints = np.zeros(6, np.int64)
         self.queues: Ints = np.zeros(1, np.int64)
+        self.planned: Ints = np.zeros(1, np.int64)
         self.round_events = EventBuffer()
 
     def fit_cluster(self, nodes: int, gpus: int, bucket_shape: tuple[int, ...]) -> None:

@@ -36,6 +36,7 @@ INVARIANTS = {
     23: "a job number that is not new",
     24: "a start of a job whose processes are not gone",
     25: "an event before the last one",
+    26: "a queue that the cluster does not have",
     NOT_MINE: "an event of a kind that does not exist",
 }
 KINDS = frozenset(int(kind) for kind in EventKind)
@@ -179,7 +180,7 @@ class State:
                 self.Q = wider
             self.Q[[c.Q_QUOTA, c.Q_LIMIT, c.Q_WEIGHT, c.Q_PARENT], index] = payload
             self.C[c.C_QUEUES] = self.Q.shape[1]
-            self.scratch.queues = np.zeros(self.Q.shape[1], np.int64)
+            self.scratch.queues, self.scratch.planned = np.zeros((2, self.Q.shape[1]), np.int64)
         elif kind == EventKind.NODE_ADDED:
             self.N[: c.NODE_SPEC_COLUMNS, index] = payload
             gpus, first = int(payload[c.N_GPUS]), int(payload[c.N_GPU0])
@@ -299,7 +300,7 @@ class State:
         twin.files = dict(self.files)
         twin.scratch = Scratch()
         twin.scratch.fit_cluster(twin.N.shape[1], twin.G.shape[1], twin.B.shape)
-        twin.scratch.queues = np.zeros(twin.Q.shape[1], np.int64)
+        twin.scratch.queues, twin.scratch.planned = np.zeros((2, twin.Q.shape[1]), np.int64)
         twin.scratch.fit(twin.J.shape[1], twin.T.shape[1])
         return twin
 

@@ -148,7 +148,8 @@ class ClusterView:
         """
         number = which
         if isinstance(which, str):
-            number = next((n for n, name in self.state.names[Name.JOB].items() if name == which), -1)
+            named = (n for n, name in self.state.names[Name.JOB].items() if name == which and self.state.row(n) is not None)
+            number = next(named, -1)
         row = self.state.row(int(number))
         if row is None:
             raise KeyError(which)
@@ -217,7 +218,7 @@ def reason_of(job: Ints) -> Reason:
         return Reason.HELD_BY_USER
     if job[c.J_PLACED]:
         return Reason.WAITS_FOR_STOP
-    return Reason(int(job[c.J_WHY])) if job[c.J_WHY] else Reason.BEHIND_OTHERS
+    return Reason(int(job[c.J_WHY] or job[c.J_REASON] or Reason.BEHIND_OTHERS))
 
 
 def gpus_of(mask: int) -> tuple[int, ...]:
@@ -230,5 +231,7 @@ def mask_of(gpus: tuple[int, ...] | list[int]) -> int:
     """The mask (a signed 64-bit number) of local GPU indices."""
     bits = 0
     for gpu in gpus:
+        if not 0 <= gpu < c.GPUS_PER_NODE_MAX:
+            raise ValueError(f"a node has GPUs 0 to {c.GPUS_PER_NODE_MAX - 1}, not {gpu}")
         bits |= 1 << gpu
     return bits - (1 << 64) if bits >> 63 else bits

@@ -6,7 +6,7 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
-from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_RESERVED, STOPPING, UP
+from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_OVER_QUOTA, R_RESERVED, STOPPING, UP
 from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import inner, kernel
 from headway.place.assign import M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
@@ -23,6 +23,18 @@ def may_start(J: Table, row: int, now: int, M: Ints) -> bool:
         M[M_WAKE] = min(M[M_WAKE], J[c.J_NOT_BEFORE, row])
         return False
     return True
+
+
+@kernel
+def within_limit(J: Table, Q: Table, planned: Ints, row: int) -> bool:
+    """Whether the limit of the job's queue leaves room for it, beside what is booked and what this pass has `planned` (milli,
+    by queue).
+
+    What victims would give back is not counted: a queue at its limit does not preempt its own jobs.
+    """
+    q = J[c.J_QUEUE, row]
+    limit = Q[c.Q_LIMIT, q]
+    return bool(limit < 0 or Q[c.Q_BOOKED, q] + planned[q] + J[c.J_GPUS, row] * c.WHOLE <= limit)
 
 
 @kernel
@@ -69,7 +81,8 @@ def still_fits(row: int, last: int, node: int, sharing: bool, J: Table, A: Table
 
 @kernel
 def in_order(
-    order: Ints, count: int, mode: int, sharing: bool, now: int, J: Table, T: Table, N: Table, G: Table, B: Table, C: Ints,
+    order: Ints, count: int, mode: int, sharing: bool, now: int, J: Table, T: Table, N: Table, G: Table, Q: Table,
+    B: Table, C: Ints, planned: Ints,
     A: Table, AB: Table, GB: Ints, out: Table, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
     """Strict order: a job that does not fit blocks every later one that could use a GPU of the same kind.
@@ -83,6 +96,7 @@ def in_order(
     every = (1 << C[c.C_KINDS]) - 1
     blocked = 0
     last, node = -1, -1
+    planned[:] = 0
     i = C[c.C_FIRST_WAITING] if count == 0 else 0
     stop = C[c.C_ROWS] if count == 0 else count
     while i < stop:
@@ -93,13 +107,18 @@ def in_order(
         kinds = (J[c.J_KIND_MASK, row] | J[c.J_ALT_MASK, row]) & every if J[c.J_GPUS, row] else 0
         if kinds & blocked:
             continue
+        if not within_limit(J, Q, planned, row):
+            say_why(O, M, J, row, R_OVER_QUOTA, J[c.J_GPUS, row], 0)
+            continue
         if node >= 0 and still_fits(row, last, node, sharing, J, A):
             out[0, 0], out[1, 0] = node, J[c.J_WORKERS, row]
             deal(row, 1, (J[c.J_GPU_TASK, row] + c.WHOLE - 1) // c.WHOLE, out, J, N, C, A, AB, A, AB, False, O, OT, M)
+            planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
             continue
         before = M[M_TASKS]
         node = -1
         if try_place(mode, sharing, row, J, T, N, C, A, AB, A, AB, False, GB, out, O, OT, M):
+            planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
             if J[c.J_GPUS, row] and M[M_TASKS] - before == J[c.J_WORKERS, row] and OT[before, 0] == OT[M[M_TASKS] - 1, 0]:
                 last, node = row, OT[before, 0]
         else:
@@ -153,7 +172,7 @@ def free_gpus(A: Table, N: Table, C: Ints) -> int:
 @kernel
 def with_backfill(
     order: Ints, count: int, mode: int, now: int, depth: int, leaving: Ints, placed: int,
-    J: Table, T: Table, N: Table, B: Table, C: Ints,
+    J: Table, T: Table, N: Table, Q: Table, B: Table, C: Ints, planned: Ints,
     A: Table, AB: Table, P: Table, PB: Table, out: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
     """EASY backfill: the first job that does not fit reserves the place it gets when enough placed jobs have left; later ones
@@ -164,18 +183,20 @@ def with_backfill(
     Returns the row of the head that waits, or -1.
     """
     copy_room(N, B, C, A, AB)
+    planned[:] = 0
     i = C[c.C_FIRST_WAITING] if count == 0 else 0
     stop = C[c.C_ROWS] if count == 0 else count
     head = -1
     while i < stop:
         row = i if count == 0 else order[i]
         i += 1
-        if not may_start(J, row, now, M):
+        if not may_start(J, row, now, M) or not within_limit(J, Q, planned, row):
             continue
         if not try_place(mode, False, row, J, T, N, C, A, AB, A, AB, False, out[2], out, O, OT, M):
             say_why(O, M, J, row, R_NO_ROOM, J[c.J_GPUS, row], free_max(AB, C, -1))
             head = row
             break
+        planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
     free = free_gpus(A, N, C)
     if head < 0 or i == stop or (free == 0 and C[c.C_WAITING_CPU] == 0):
         return head
@@ -187,7 +208,7 @@ def with_backfill(
         if not may_start(J, row, now, M):
             continue
         looked += 1
-        if J[c.J_GPUS, row] > free:
+        if J[c.J_GPUS, row] > free or not within_limit(J, Q, planned, row):
             continue
         if now + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0) <= shadow:
             done = try_place(mode, False, row, J, T, N, C, A, AB, P, PB, True, out[2], out, O, OT, M)
@@ -197,6 +218,7 @@ def with_backfill(
                 say_why(O, M, J, row, R_RESERVED, J[c.J_GPUS, row], 0)
         if done:
             free -= J[c.J_GPUS, row]
+            planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
     return head
 
 

@@ -48,8 +48,9 @@ def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, ske
     keys[:best].sort()
     while True:
         by_rank(
-            s.keys_placed, placed, s.keys_waiting, best, waiting, kernel, skew_ppm, view.now_us, st.J, st.T, st.N, st.B, st.C,
-            s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.waiting, s.victims, s.O, s.OT, s.M,
+            s.keys_placed, placed, s.keys_waiting, best, waiting, kernel, skew_ppm, view.now_us,
+            st.J, st.T, st.N, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.waiting,
+            s.victims, s.O, s.OT, s.M,
         )  # fmt: skip
         if not s.M.item(M_MORE):
             break
@@ -81,9 +82,8 @@ class Fifo:
         equal = st.C[c.C_PRIORITY_MIN] == st.C[c.C_PRIORITY_MAX]
         order = NO_ORDER if equal else waiting_in_order(view)
         in_order(
-            order, len(order), self.params.kernel, self.params.sharing, view.now_us, st.J, st.T, st.N, st.G, st.B,
-            st.C, s.A, s.AB, s.GB, s.out,
-            s.O, s.OT, s.M,
+            order, len(order), self.params.kernel, self.params.sharing, view.now_us, st.J, st.T, st.N, st.G, st.Q,
+            st.B, st.C, s.planned, s.A, s.AB, s.GB, s.out, s.O, s.OT, s.M,
         )  # fmt: skip
         return draft.plan()
 
@@ -112,7 +112,7 @@ class FifoBackfill:
         leaving.sort()
         head = with_backfill(
             order, len(order), self.params.kernel, view.now_us, self.params.depth, s.keys_placed, placed, st.J, st.T,
-            st.N, st.B, st.C,
+            st.N, st.Q, st.B, st.C, s.planned,
             s.A, s.AB, s.P, s.PB, s.out, s.O, s.OT, s.M,
         )  # fmt: skip
         if head >= 0:

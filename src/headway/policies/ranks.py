@@ -139,9 +139,7 @@ def service_keys(
 
 
 @kernel
-def placed_crossing(
-    O: Table, count: int, J: Table, now: int, quantum: int, thresholds: Ints, promote: int, bins: bool
-) -> int:
+def placed_crossing(O: Table, count: int, J: Table, now: int, quantum: int, thresholds: Ints, promote: int, bins: bool) -> int:
     """The next instant (µs) at which a job that the plan has just placed will change its rank, if it starts now."""
     wake = c.NEVER
     for i in range(count):

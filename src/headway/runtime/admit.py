@@ -143,6 +143,7 @@ def spec_columns(spec: JobSpec, names: Names, *, submitted_us: int = 0, fraction
         c.J_SYNC_BYTES: sync_bytes(spec),
         c.J_SERVER_CPU: server.cpus_milli if par.servers else 0,
         c.J_SERVER_MEM: server.memory_bytes if par.servers else 0,
+        c.J_SERVER_NET: server.network_bytes_per_s if par.servers else 0,
     }
     row = np.zeros(c.SPEC_COLUMNS, np.int64)
     for column, value in values.items():

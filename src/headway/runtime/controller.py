@@ -446,6 +446,9 @@ class Controller:
         for job, attempt in over:
             await self._acknowledge(job, attempt)
         for orphan in orphans:
+            row = self.state.row(orphan.job)
+            if row is not None and self.state.J[c.J_ATTEMPT, row] == orphan.attempt:
+                continue  # it is stopping: told again below, with its own reason
             log.warning("job %d, attempt %d runs, and should not: it is stopped", orphan.job, orphan.attempt)
             await self._stop(orphan.job, orphan.attempt, Reason.NODE_LOST)
         for record in records:

@@ -154,8 +154,11 @@ class Simulation:
         if orphans:
             stops = EventBuffer()
             for found in orphans:
-                stops.add(now_us, EventKind.STOP_REQUESTED, found.job, found.attempt, a=c.Reason.NODE_LOST)
-            self.source.execute(stops.take(), now_us)
+                row = self.state.row(found.job)
+                known = row is not None and self.state.J[c.J_ATTEMPT, row] == found.attempt
+                reason = int(self.state.J[c.J_REASON, row]) if known else c.Reason.NODE_LOST
+                stops.add(now_us, EventKind.STOP_REQUESTED, found.job, found.attempt, a=reason)
+            self._record(self.source.execute(stops.take(), now_us))
         self.reconcile_at = now_us + self.reconcile_us
 
     def round(self, now_us: int) -> None:

@@ -90,7 +90,7 @@ class World:
         for job in np.flatnonzero(spec[c.J_SERVERS]):
             first = int(self.W[w.W_TASK0, job] + room[job] - spec[c.J_SERVERS, job])
             stop = first + int(spec[c.J_SERVERS, job])
-            P[w.P_REQ_GPU, first:stop], P[w.P_REQ_NET, first:stop] = 0, 0
+            P[w.P_REQ_GPU, first:stop], P[w.P_REQ_NET, first:stop] = 0, spec[c.J_SERVER_NET, job]
             P[w.P_REQ_CPU, first:stop], P[w.P_REQ_MEM, first:stop] = spec[c.J_SERVER_CPU, job], spec[c.J_SERVER_MEM, job]
         for job in np.flatnonzero(np.diff(workload.detail_at)):
             rows = workload.details[workload.detail_at[job] : workload.detail_at[job + 1]].reshape(-1, c.DETAIL)
