@@ -382,7 +382,9 @@ def audit(state: State) -> None:
     if live:
         priorities = [job[row]["priority"] for row in live]
         assert C[c.C_PRIORITY_MIN] <= min(priorities) and C[c.C_PRIORITY_MAX] >= max(priorities)
-    assert state.scratch.queues.shape == (state.Q.shape[1],) and state.scratch.seen.shape == (state.J.shape[1],)
+    assert state.scratch.queues.shape == state.scratch.planned.shape == (state.Q.shape[1],) and state.scratch.seen.shape == (
+        state.J.shape[1],
+    )
 
 
 # --- the dense twin of check --------------------------------------------------------------------------------------
@@ -395,6 +397,7 @@ class Entry:
     data: int
     servers: int
     a: int
+    reason: int
     tasks: list[tuple[int, int, int]]
 
 
@@ -406,10 +409,18 @@ def entries_of(plan: Plan) -> list[Entry]:
             o[c.O_DATA],
             o[c.O_SERVERS],
             o[c.O_A],
+            o[c.O_REASON],
             [tuple(task) for task in plan.places[o[c.O_TASK0] : o[c.O_TASK0] + o[c.O_TASKS]].tolist()],
         )
         for o in plan.overrides.tolist()
     ]
+
+
+def stays(state: State, j: dict[str, int], entry: Entry, k: int) -> bool:
+    """Whether the k-th task of a placed job is wanted on the node where it is wanted already."""
+    if not j["placed"] or entry.data != j["data"] or k >= j["tasks"]:
+        return False
+    return int(state.T[c.T_NODE, j["task0"] + k]) == entry.tasks[k][0]
 
 
 def faults_alone(state: State, entry: Entry, *, fractions: bool, uneven: bool) -> set[int]:
@@ -418,6 +429,8 @@ def faults_alone(state: State, entry: Entry, *, fractions: bool, uneven: bool) -
         return {V_ENDED}
     j = dict(zip(c.JOB_COLUMN_NAMES, state.J[:, entry.row].tolist(), strict=False))
     if entry.op == Op.RELEASE:
+        if entry.reason in (Reason.MIGRATED, Reason.RESIZED):
+            return {V_OP}
         return set() if j["placed"] else {V_NOT_PLACED}
     if entry.op == Op.RULE:
         allowed = {j["stop_rule"], *gpus_of(j["stop_allow"])}
@@ -426,9 +439,15 @@ def faults_alone(state: State, entry: Entry, *, fractions: bool, uneven: bool) -
         return set()
     if entry.op != Op.PLACE:
         return {V_OP}
+    if j["finishing"] or j["must_stop"]:
+        return {V_ENDED}
     faults = {V_HELD} if j["hold"] and not j["placed"] else set()
     other_shape = (entry.data, entry.servers) != (j["data"], j["servers"])
-    if not j["data_min"] <= entry.data <= j["data_max"] or entry.servers < 0 or (other_shape and j["details"]):
+    if (
+        not j["data_min"] <= entry.data <= j["data_max"]
+        or not 0 <= entry.servers <= max(j["servers"], j["servers_max"])
+        or (other_shape and j["details"])
+    ):
         return faults | {V_SHAPE}
     workers = entry.data * j["pipeline"] * j["tensor"]
     if len(entry.tasks) != workers + entry.servers:
@@ -438,7 +457,7 @@ def faults_alone(state: State, entry: Entry, *, fractions: bool, uneven: bool) -
         if not 0 <= node < state.C[c.C_NODES]:
             return faults | {V_NODE}
         n = dict(zip(c.NODE_COLUMN_NAMES, state.N[:, node].tolist(), strict=False))
-        if n["phase"] == NodePhase.DOWN or (n["phase"] == NodePhase.DRAINING and not j["placed"]):
+        if n["phase"] == NodePhase.DOWN or (n["phase"] == NodePhase.DRAINING and not stays(state, j, entry, k)):
             faults.add(V_NODE)
         bits = gpus_of(mask)
         if k >= workers:
@@ -550,6 +569,7 @@ def random_desk(r: random.Random, *, steps: int = 25, audited: bool = False, lim
                 kind_mask=r.choice((-1, 1, 2)),
                 stop_allow=r.choice((0, 2, 6)),
                 data_max=3,
+                servers_max=number % 3,
             )
             if r.random() < 0.2:
                 columns |= dict(alt_gpu=1000, alt_mask=r.choice((1, 2)))

@@ -40,6 +40,8 @@ def desk_with(where: str) -> Desk:
         desk.stop(0, t=3 * US)
     elif where == "migrating":
         desk.stop(0, Reason.MIGRATED, [(2, [0]), (2, [1])], t=3 * US)
+    elif where == "finishing":
+        desk.stop(0, Reason.EARLY_STOP, t=3 * US)
     elif where == "ended":
         desk.report(K.COMPLETED, 0, t=3 * US)
     return desk
@@ -99,7 +101,7 @@ TABLE: dict[str, dict[tuple[EventKind, int], Phase | str]] = {
         (K.REJECTED, 0): IMPOSSIBLE,
         (K.FINISHED, 0): IMPOSSIBLE,
         (K.CANCEL_REQUESTED, 0): Phase.STOPPING,
-        (K.WANTED, 0): IMPOSSIBLE,
+        (K.WANTED, 0): Phase.STOPPING,
         (K.UNWANTED, 0): IMPOSSIBLE,
         (K.START_REQUESTED, 0): IMPOSSIBLE,
         (K.STOP_REQUESTED, Reason.PREEMPTED): IMPOSSIBLE,
@@ -115,7 +117,7 @@ TABLE: dict[str, dict[tuple[EventKind, int], Phase | str]] = {
     },
     "migrating": {
         (K.UNWANTED, 0): Phase.STOPPING,
-        (K.WANTED, 0): IMPOSSIBLE,
+        (K.WANTED, 0): Phase.STOPPING,
         (K.START_REQUESTED, 0): IMPOSSIBLE,
         (K.STOP_REQUESTED, Reason.PREEMPTED): IMPOSSIBLE,
         (K.STOP_REQUESTED, Reason.EARLY_STOP): Phase.STOPPING,
@@ -126,6 +128,7 @@ TABLE: dict[str, dict[tuple[EventKind, int], Phase | str]] = {
         (K.FAILED, 0): Phase.QUEUED,
         (K.COMPLETED, 0): Phase.COMPLETED,
     },
+    "finishing": {(K.WANTED, 0): IMPOSSIBLE, (K.UNWANTED, 0): IMPOSSIBLE, (K.STOPPED, 0): Phase.COMPLETED},
     "ended": {
         **{(report, 0): STALE for report in REPORTS},
         (K.CANCEL_REQUESTED, 0): STALE,
@@ -170,7 +173,7 @@ def test_the_table_of_transitions(where: str, kind: EventKind, a: int, after: Ph
     if after == IMPOSSIBLE:
         with pytest.raises(InvariantError, match="an impossible transition") as error:
             emit(desk, kind, a)
-        phase = {"placed": "queued", "migrating": "stopping"}.get(where, where)
+        phase = {"placed": "queued", "migrating": "stopping", "finishing": "stopping"}.get(where, where)
         attempt = int(where not in ("queued", "placed"))
         told = attempt + (kind == K.START_REQUESTED)
         story = f"event {kind.name.lower()} at 5000000 µs for attempt {told}; the job is {phase}, attempt {attempt}"
@@ -743,7 +746,10 @@ def test_rule_why_hold_priority_round_and_refusals() -> None:
     generation = desk.get(0, "generation")
     desk.emit(K.RULE_SET, 0, a=2)
     desk.emit(K.WHY, 0, a=Reason.NO_ROOM, b=4, c=1)
+    assert desk.get(0, "generation") == generation
     desk.emit(K.HOLD_SET, 0, a=1)
+    generation = desk.get(0, "generation")
+    assert generation == desk.count("sequence"), "holding a job is a change of it"
     desk.emit(K.PRIORITY_SET, 0, a=90)
     desk.emit(K.ESTIMATE_REQUESTED, 0, a=1)
     assert [desk.get(0, x) for x in ("rule_in_force", "why", "why_a", "why_b", "hold", "priority")] == [
@@ -761,8 +767,10 @@ def test_rule_why_hold_priority_round_and_refusals() -> None:
     desk.emit(K.REFUSED, 0)
     desk.emit(K.REFUSED, 0)
     assert desk.count("refused_in_row") == 2
+    desk.emit(K.ROUND, a=1, b=1)
+    assert (desk.count("refused_in_row"), desk.count("rounds")) == (2, 1), "the fallback decided"
     desk.emit(K.ROUND, a=1)
-    assert (desk.count("refused_in_row"), desk.count("rounds")) == (0, 1)
+    assert (desk.count("refused_in_row"), desk.count("rounds")) == (0, 2)
     desk.emit(K.EPOCH, a=12)
     assert desk.count("epoch") == 12
 

@@ -65,7 +65,7 @@ def test_codes_in_the_document_are_those_of_the_code() -> None:
 
 def test_numbers_in_the_document_are_those_of_the_code() -> None:
     assert f"The present version is **{codec.SCHEMA}**" in DOC and re.search(rf"^\| {codec.SCHEMA} \| \w", DOC, re.MULTILINE)
-    assert f"chunks of {codec.CHUNK} events" in DOC and f"`magic`: `{codec.MAGIC}`" in DOC
+    assert f"chunks of {codec.CHUNK} events" in DOC and f"`{codec.MAGIC} SHA256 JSON`" in DOC
     assert (c.NEVER, c.NOTHING) == (2**62, -(2**62)) and (c.RECORD, c.PLACE, c.DETAIL, c.NODE_SPEC_COLUMNS) == (8, 3, 5, 7)
     assert c.ESTIMATE_PARAMS_MAX == 8
 

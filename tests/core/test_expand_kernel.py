@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.dense import Desk
@@ -43,6 +42,7 @@ def submit(desk: Desk, job: int, spec: JobSpec) -> None:
         net_task=worker.network_bytes_per_s,
         server_cpu=server.cpus_milli,
         server_mem=server.memory_bytes,
+        server_net=server.network_bytes_per_s,
         edge_bytes=spec.model.edge_bytes or 0,
         sync_bytes=sync_bytes(spec),
         details=int(bool(details)),
@@ -191,7 +191,6 @@ def ps(**more: int) -> JobSpec:
     return JobSpec(name="j", run="true", parallelism=Parallelism(sync="parameter-server", servers=2), model=Model(**more))
 
 
-@pytest.mark.xfail(strict=False, reason="the tables say replica 0 for a server, the model says -1")
 def test_the_replica_of_a_server() -> None:
     desk = Desk((4,))
     submit(desk, 0, ps())
@@ -204,7 +203,6 @@ def test_a_gradient_that_does_not_divide_by_the_servers() -> None:
     assert desk.state.X[c.X_BYTES, :2].tolist() == list(expand(ps(sync_bytes=101)).edge_bytes) == [51, 50]
 
 
-@pytest.mark.xfail(strict=False, reason="a server's network demand has no column")
 def test_the_network_of_a_server() -> None:
     spec = replace(ps(), resources=Resources(network_bytes_per_s=9))
     desk = Desk((4,))

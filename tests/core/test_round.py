@@ -145,9 +145,6 @@ def test_a_good_plan_that_moves_something_ends_the_row() -> None:
     assert desk.count("refused_in_row") == 2 and brains.fallback.asked == []  # type: ignore[attr-defined]
 
 
-@pytest.mark.xfail(
-    strict=False, reason="a good plan that moves nothing leaves no mark: three refusals far apart count as three in a row"
-)
 def test_a_good_plan_that_moves_nothing_ends_the_row_too() -> None:
     desk, brains = office(bad, keep=Scripted(nothing, "keep"))
     once(desk, brains)
@@ -156,9 +153,6 @@ def test_a_good_plan_that_moves_nothing_ends_the_row_too() -> None:
     assert desk.count("refused_in_row") == 0
 
 
-@pytest.mark.xfail(
-    strict=False, reason="the fallback's first plan that moves something resets the count: the faulty policy is back in charge"
-)
 def test_the_fallback_stays_in_charge() -> None:
     desk, brains = office(bad, keep=Scripted(nothing, "keep"), fallback=good)
     for _ in range(5):
@@ -196,9 +190,9 @@ def test_a_policy_that_fails_counts_as_refused(act: Callable[[ClusterView], Any]
 def test_strict_lets_the_policys_exception_through() -> None:
     desk, brains = office(raises)
     with pytest.raises(ZeroDivisionError):
-        run_round(desk.state, brains, None, 0, strict=False)
+        run_round(desk.state, brains, None, 0, strict=True)
     desk, brains = office(bad)
-    assert run_round(desk.state, brains, None, 0, strict=False).violation is not None, "a refusal is no exception"
+    assert run_round(desk.state, brains, None, 0, strict=True).violation is not None, "a refusal is no exception"
 
 
 def test_a_keep_policy_whose_own_plan_does_not_hold_is_our_error() -> None:

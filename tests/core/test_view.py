@@ -114,7 +114,6 @@ def test_jobs_by_number_and_by_name() -> None:
     assert [j.id for j in d.view().jobs()] == [10]
 
 
-@pytest.mark.xfail(strict=False, raises=KeyError, reason="the first job that ever had the name is looked up, even if it has ended")
 def test_a_name_that_is_used_again_means_the_live_job() -> None:
     d = Desk((1,))
     for job in (0, 1):

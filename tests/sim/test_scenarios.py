@@ -202,9 +202,6 @@ def bounded(run: Simulation) -> None:
     assert run.rounds < 300, "the run does not end"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="too_large looks at workers only: the parameter server never finds a cpu, and the job waits"
-)
 def test_a_job_whose_server_has_no_room_is_rejected() -> None:
     load = workload([job("a", 1, 1, cpus=1, servers=1, server_cpus=1)])
     run = simulate(load, cluster([1], cpus=1), make_policy("fifo"), interval_s=1, watch=bounded)
@@ -218,11 +215,6 @@ def test_waiting_for_ever_is_told() -> None:
         simulate(load, cluster([1]), make_policy("fifo"), interval_s=1, world=never, watch=bounded)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="reconciling makes a round due for ever: the run neither ends nor says that it is stuck",
-)
 def test_waiting_for_ever_is_told_under_faults_too() -> None:
     load = workload([job("a", 1, 1)])
     never = World(load, cluster([1]), node_faults=[(0, 0, False)])

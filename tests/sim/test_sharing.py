@@ -100,16 +100,11 @@ def test_completions_are_those_of_the_twin(chunk: int) -> None:
     assert slowed > 40, "the cases would not show a wrong rate"
 
 
-NODE_FACTOR = "a node's cpus and network slow every job with a task on it, also one that uses none of them (semantics, section 5)"
-
-
-@pytest.mark.xfail(strict=True, reason=NODE_FACTOR)
 def test_completions_of_jobs_that_use_a_part_only() -> None:
     for seed in range(100, 140):
         check_against_twin(seed, all_use_all=False)
 
 
-@pytest.mark.xfail(strict=True, reason=NODE_FACTOR)
 def test_a_network_slows_only_those_who_use_it() -> None:
     """b uses 1.8 of the network and goes at 0.5: 10 s take 20. a uses none of it: 10 s take 10."""
     jobs = [job("a", 1, 10), job("b", 1, 10, network_bytes_per_s=1800)]

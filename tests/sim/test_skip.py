@@ -47,9 +47,6 @@ def test_skipping_changes_nothing(policy: str, seed: int) -> None:
     assert actions(skipped) == actions(every)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a running job that enters another bin of service changes the order, and no wake-up is asked for"
-)
 def test_skipping_changes_nothing_by_gittins_indices() -> None:
     for seed in (1, 2, 3):
         assert actions(run_of("tiresias:variant=gittins", seed)) == actions(run_of("tiresias:variant=gittins", seed, skip=False))
@@ -63,9 +60,6 @@ def test_sorting_only_the_best_changes_nothing(policy: str, monkeypatch: pytest.
     assert actions(run_of(policy, 3)) == every
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a job that was looked at and placed makes room within `depth` for the next, at a round that is skipped"
-)
 def test_a_cut_depth_of_backfill_wakes_up() -> None:
     """a runs, b needs the whole node and waits. Of those behind it one is looked at in a round: c at 0, so d at 1."""
     jobs = [job("a", 1, 100), job("b", 3, 1), job("c", 1, 5), job("d", 1, 5)]

@@ -9,7 +9,7 @@ from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_OVER_QUOTA, R_RESERVED, STOPPING, UP
 from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import inner, kernel
-from headway.place.assign import M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
+from headway.place.assign import M_MORE, M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, copy_room, give_mask, lowest_bits, take_mask
 from headway.place.shared import place_shared
 
@@ -180,7 +180,7 @@ def with_backfill(
 
     `order` holds `count` waiting rows (0: as they stand, from the first that waits); `leaving` the sorted keys of the `placed`
     jobs (`leaving_keys`).
-    Returns the row of the head that waits, or -1.
+    Returns the row of the head that waits, or -1. M[M_MORE] is set if jobs were placed and `depth` left others without a look.
     """
     copy_room(N, B, C, A, AB)
     planned[:] = 0
@@ -217,8 +217,11 @@ def with_backfill(
             if not done:
                 say_why(O, M, J, row, R_RESERVED, J[c.J_GPUS, row], 0)
         if done:
+            M[M_MORE] = 1
             free -= J[c.J_GPUS, row]
             planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
+    if looked < depth:
+        M[M_MORE] = 0
     return head
 
 

@@ -115,6 +115,8 @@ class FifoBackfill:
             st.N, st.Q, st.B, st.C, s.planned,
             s.A, s.AB, s.P, s.PB, s.out, s.O, s.OT, s.M,
         )  # fmt: skip
+        if s.M.item(M_MORE):
+            draft.wake_at_us(view.now_us)
         if head >= 0:
             later = int(np.searchsorted(leaving, 1 << c.ROW_BITS))
             if later < placed:

@@ -113,11 +113,14 @@ def add_usage(sign: int, p: int, P: Table, V: Table, D: Table) -> None:
 def refactor(X: Ints, p: int, P: Table, V: Table, D: Table, VF: Floats, DF: Floats) -> bool:
     """Compute the factors of a task's node and GPUs anew; whether one of them changed."""
     node, rest = P[P_NODE, p], P[P_MASK, p]
-    factor = min(slow_down(V[V_CPU, node], V[V_CPU_MAX, node]), slow_down(V[V_NET, node], V[V_NET_MAX, node]))
-    changed = factor != VF[node]
-    if changed:
-        X[X_SLOW] += int(factor < 1.0) - int(VF[node] < 1.0)
-        VF[node] = factor
+    changed = False
+    for resource in range(2):
+        used, capacity = (V_CPU, V_CPU_MAX) if resource == 0 else (V_NET, V_NET_MAX)
+        factor = slow_down(V[used, node], V[capacity, node])
+        if factor != VF[resource, node]:
+            X[X_SLOW] += int(factor < 1.0) - int(VF[resource, node] < 1.0)
+            VF[resource, node] = factor
+            changed = True
     while rest != 0:
         g = V[V_GPU0, node] + ctz(rest)
         rest &= rest - 1
@@ -137,7 +140,10 @@ def rate_of(X: Ints, job: int, W: Table, P: Table, V: Table, VF: Floats, DF: Flo
         return rate
     for p in range(W[W_TASK0, job], W[W_TASK0, job] + W[W_TASKS, job]):
         node, rest = P[P_NODE, p], P[P_MASK, p]
-        rate = min(rate, VF[node])
+        if P[P_CPU, p]:
+            rate = min(rate, VF[0, node])
+        if P[P_NET, p]:
+            rate = min(rate, VF[1, node])
         while rest != 0:
             rate = min(rate, DF[V[V_GPU0, node] + ctz(rest)])
             rest &= rest - 1

@@ -121,7 +121,8 @@ class Simulation:
     def next_us(self) -> int:
         """When the next round is due (µs), or NEVER when there is nothing left that could happen."""
         event = self.source.next_us()
-        if self.live():
+        C = self.state.C
+        if C.item(c.C_ROWS) - C.item(c.C_DEAD) > C.item(c.C_QUEUED):  # what is queued only has nothing to reconcile
             event = min(event, self.reconcile_at)
         if not self.skip and self.live():
             event = min(event, self.last_us + 1) if self.last_us >= 0 and self.interval_us else event

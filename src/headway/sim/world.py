@@ -10,7 +10,13 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
-from headway.core.events import EMPTY, EventBatch
+from headway.core.columns import EventKind
+from headway.core.events import EMPTY, EventBatch, EventBuffer
+from headway.core.state import State
+from headway.core.view import ClusterView
+from headway.place.assign import M_TASKS
+from headway.place.gang import Kernel
+from headway.place.passes import in_order
 from headway.sim import columns as w
 from headway.sim.heap import push
 from headway.sim.kernels import HEAP_MARGIN, advance, execute, note_next
@@ -63,7 +69,7 @@ class World:
         self.V[w.V_CPU_MAX] = [n.cpus_milli for n in cluster.nodes]
         self.V[w.V_NET_MAX] = [n.network_bytes_per_s for n in cluster.nodes]
         self.D: Table = np.zeros((3, gpus), np.int64)
-        self.VF: Floats = np.ones(nodes, np.float64)
+        self.VF: Floats = np.ones((2, nodes), np.float64)
         self.DF: Floats = np.ones(gpus, np.float64)
         self.H: Table = np.zeros((4 * HEAP_MARGIN, 4), np.int64)
         self.X: Ints = np.zeros(w.WORLD_COUNTERS, np.int64)
@@ -211,8 +217,28 @@ def too_large(workload: Workload, cluster: Cluster) -> Ints:
             fits |= allowed & (_room(shapes, spec, gpus, kind) >= workers)
     cpu_only = spec[c.J_GPU_TASK] == 0
     fits |= cpu_only & (_room(shapes, spec, np.zeros_like(workers), None) >= workers)
+    for job in np.flatnonzero(fits & (spec[c.J_SERVERS] > 0)):
+        fits[job] = fits_alone(spec[:, job], workload.details[workload.detail_at[job] : workload.detail_at[job + 1]], cluster)
     flags: Ints = (~fits).astype(np.int64)
     return flags
+
+
+def fits_alone(spec: Ints, details: Ints, cluster: Cluster) -> bool:
+    """Whether a job finds a place on the empty cluster, parameter servers included: by placing it."""
+    state = State()
+    state.apply(cluster.events(0, (), ()))
+    state.Q = np.tile(state.Q[:, :1], int(spec[c.J_QUEUE]) + 1)
+    state.Q[c.Q_LIMIT] = -1
+    state.C[c.C_QUEUES] = state.Q.shape[1]
+    submitted = EventBuffer()
+    submitted.add(0, EventKind.SUBMITTED, payload=np.concatenate([spec, details]))
+    state.apply(submitted.take())
+    s = ClusterView(state, 0, 0).draft().scratch
+    in_order(
+        np.zeros(0, np.int64), 0, int(Kernel.CONSOLIDATED), False, 0, state.J, state.T, state.N, state.G, state.Q, state.B, state.C,
+        np.zeros(state.Q.shape[1], np.int64), s.A, s.AB, s.GB, s.out, s.O, s.OT, s.M,
+    )  # fmt: skip
+    return bool(s.M[M_TASKS] > 0)
 
 
 def _room(shapes: Counter[tuple[int, int, int, int]], spec: Table, gpus: Ints, kind: int | None) -> Ints:
