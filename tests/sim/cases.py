@@ -69,7 +69,10 @@ def cluster_of(nodes: Sequence[ref.Node]) -> Cluster:
     kinds = list(dict.fromkeys(n.kind for n in nodes))
     return Cluster(
         "case",
-        tuple(Node(f"n{n.number}", n.rack, kinds.index(n.kind), n.gpus, n.cpus_milli or 10**9, n.memory_bytes or 10**15, 10**9) for n in nodes),
+        tuple(
+            Node(f"n{n.number}", n.rack, kinds.index(n.kind), n.gpus, n.cpus_milli or 10**9, n.memory_bytes or 10**15, 10**9)
+            for n in nodes
+        ),
         tuple(kinds),
     )
 
@@ -83,7 +86,11 @@ def workload_of(jobs: Sequence[ref.Job], kinds: Sequence[str]) -> Workload:
     spec[c.J_RETRY_MAX], spec[c.J_URGENCY] = 3, 5
     for i, job in enumerate(jobs):
         spec[[c.J_DATA, c.J_DATA_MIN, c.J_DATA_MAX], i] = job.tasks
-        spec[c.J_GPU_TASK, i], spec[c.J_CPU_TASK, i], spec[c.J_MEM_TASK, i] = job.gpus_per_task * 1000, job.cpus_milli, job.memory_bytes
+        spec[c.J_GPU_TASK, i], spec[c.J_CPU_TASK, i], spec[c.J_MEM_TASK, i] = (
+            job.gpus_per_task * 1000,
+            job.cpus_milli,
+            job.memory_bytes,
+        )
         spec[c.J_KIND_MASK, i] = -1 if not job.kind else 1 << kinds.index(job.kind) if job.kind in kinds else 0
         spec[c.J_ESTIMATE, i], spec[c.J_PRIORITY, i] = job.estimate * US, job.priority
         spec[c.J_SAVE, i], spec[c.J_RESTORE, i], spec[c.J_EVERY, i] = job.save_s * US, job.restore_s * US, job.every_s * US

@@ -18,7 +18,12 @@ def test_equal_journals(policy: str, features: str) -> None:
     for seed in range(SEEDS_EACH):
         seed += 1000 * FEATURES.index(features)
         case = random_case(
-            seed, cpus="c" in features, saves="s" in features, faults="f" in features, kinds="k" in features, priorities="p" in features
+            seed,
+            cpus="c" in features,
+            saves="s" in features,
+            faults="f" in features,
+            kinds="k" in features,
+            priorities="p" in features,
         )
         kernel = KERNELS[seed % len(KERNELS)]
         expected = slow_entries(case, policy, kernel)

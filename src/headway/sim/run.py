@@ -80,6 +80,7 @@ class Simulation:
         node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
         cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
         fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
+        given = world is not None
         world = world or World(
             workload, cluster, seed=seed, fail_ppm=fail_ppm, latency_us=latency, node_faults=node_faults, cancels=cancels
         )
@@ -94,6 +95,8 @@ class Simulation:
         self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
         self.fresh = False
         """Whether an event has been applied since the last round."""
+        self.may_fail, self.surprised = given or faults is not None, False
+        """Whether starts may fail, and one did at the instant of the last round: that is news to the policy."""
         self.rounds = self.skipped = self.refused = 0
         self.decide_ns = np.zeros(4096, np.int64)
         self._record(cluster.events(0, workload.users, workload.queues))
@@ -114,7 +117,10 @@ class Simulation:
             if len(batch.records) == 0:
                 return
             self._record(batch)
-            self._record(self.source.execute(batch, now_us))
+            answers = self.source.execute(batch, now_us)
+            self._record(answers)
+            if self.may_fail and np.any(answers.records[:, c.E_KIND] == EventKind.START_FAILED):
+                self.surprised = True
             batch = settled(self.state, now_us)
         raise AssertionError("the engine's answers and the scheduler's requests go round in circles")
 
@@ -124,6 +130,8 @@ class Simulation:
         C = self.state.C
         if C.item(c.C_ROWS) - C.item(c.C_DEAD) > C.item(c.C_QUEUED):  # what is queued only has nothing to reconcile
             event = min(event, self.reconcile_at)
+        if self.fresh and self.last_us >= 0:
+            event = min(event, self.last_us + int(self.interval_us > 0))
         if not self.skip and self.live():
             event = min(event, self.last_us + 1) if self.last_us >= 0 and self.interval_us else event
         return next_round_us(self.interval_us, self.last_us, event, self.wake_us)
@@ -188,7 +196,7 @@ class Simulation:
         self._carry_out(result.events, now_us)
         if result.requests:
             self._record(self.estimates(result.requests, now_us))
-        self.fresh = False
+        self.fresh, self.surprised = self.surprised, False
 
     def due(self, now_us: int) -> bool:
         """Whether a round is due now that the world has come to `now_us`: not if what was announced for then has become void."""

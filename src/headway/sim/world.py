@@ -235,7 +235,8 @@ def fits_alone(spec: Ints, details: Ints, cluster: Cluster) -> bool:
     state.apply(submitted.take())
     s = ClusterView(state, 0, 0).draft().scratch
     in_order(
-        np.zeros(0, np.int64), 0, int(Kernel.CONSOLIDATED), False, 0, state.J, state.T, state.N, state.G, state.Q, state.B, state.C,
+        np.zeros(0, np.int64), 0, int(Kernel.CONSOLIDATED), False, 0, state.J, state.T, state.N, state.G, state.Q,
+        state.B, state.C,
         np.zeros(state.Q.shape[1], np.int64), s.A, s.AB, s.GB, s.out, s.O, s.OT, s.M,
     )  # fmt: skip
     return bool(s.M[M_TASKS] > 0)
