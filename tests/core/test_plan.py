@@ -129,10 +129,6 @@ def test_the_earliest_wake_counts() -> None:
     assert desk().draft().plan().wake_at_us == c.NEVER
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="from 2^23 s (97 days) on the float's own error reaches 0.001 µs, and `whole_us` rounds it up: 8388608.000003 s",
-)
 def test_wake_at_gives_a_whole_number_of_microseconds_back() -> None:
     r = random.Random(1)
     draft = desk().draft()

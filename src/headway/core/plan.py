@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 
@@ -155,5 +154,6 @@ class Draft:
 
 
 def whole_us(t_s: float) -> int:
-    """Seconds as whole microseconds, rounded up; what is a whole number but for the error of the float stays that number."""
-    return ceil(round(t_s * 1_000_000, 3))
+    """Seconds as whole microseconds, rounded up; the float of a whole number of microseconds gives that number back."""
+    us = round(t_s * 1_000_000)
+    return us if us / 1_000_000 >= t_s else us + 1
