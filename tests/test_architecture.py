@@ -34,9 +34,7 @@ CLOCKS = frozenset(
         "datetime.date.today",
     }
 )
-STOPWATCHES = frozenset(
-    {"time.perf_counter", "time.perf_counter_ns", "time.process_time", "time.process_time_ns"}
-)
+STOPWATCHES = frozenset({"time.perf_counter", "time.perf_counter_ns", "time.process_time", "time.process_time_ns"})
 
 MODULE_NAMES_BANNED = frozenset({"util", "utils", "helper", "helpers", "manager", "managers"})
 
@@ -45,9 +43,7 @@ REMARK = re.compile(rf"\b({'TO' + 'DO'}|{'FIX' + 'ME'}|{'X' * 3})\b(?!\W*#\d+)")
 MACHINE_PATH = re.compile(r"(?<![\w.~$})-])/(work|root)/")
 
 CODE_SUFFIXES = frozenset({".py", ".sh", ".toml", ".js", ".css", ".html", ".yaml", ".yml"})
-UNTRACKED_FOLDERS = re.compile(
-    r"\.git|\.venv|build|dist|htmlcov|node_modules|__pycache__|\..*cache|\.hypothesis|.*\.egg-info"
-)
+UNTRACKED_FOLDERS = re.compile(r"\.git|\.venv|build|dist|htmlcov|node_modules|__pycache__|\..*cache|\.hypothesis|.*\.egg-info")
 
 HEAVY = ("numba", "torch", "ray", "fastapi", "uvicorn", "botorch")
 
@@ -60,10 +56,7 @@ def sources() -> tuple[Path, ...]:
 @cache
 def trees() -> dict[str, ast.Module]:
     """The syntax tree of every source file, by its path inside the package."""
-    return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8"), filename=str(path))
-        for path in sources()
-    }
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8"), filename=str(path)) for path in sources()}
 
 
 @cache
@@ -128,14 +121,8 @@ def test_files_hold_one_thing() -> None:
 
 
 def test_time_is_an_argument() -> None:
-    clocks = [
-        f"{name}:{line}: {use}" for name, tree in outside(CLOCK_ROOMS) for line, use in uses(tree, CLOCKS)
-    ]
-    stopwatches = [
-        f"{name}:{line}: {use}"
-        for name, tree in outside(STOPWATCH_ROOMS)
-        for line, use in uses(tree, STOPWATCHES)
-    ]
+    clocks = [f"{name}:{line}: {use}" for name, tree in outside(CLOCK_ROOMS) for line, use in uses(tree, CLOCKS)]
+    stopwatches = [f"{name}:{line}: {use}" for name, tree in outside(STOPWATCH_ROOMS) for line, use in uses(tree, STOPWATCHES)]
     assert not clocks + stopwatches
 
 
@@ -150,12 +137,7 @@ def test_only_commands_print() -> None:
 
 def test_a_remark_of_work_left_names_its_issue() -> None:
     code = [path for path in tracked() if path.suffix in CODE_SUFFIXES or path.name in {"Makefile", "run"}]
-    assert not [
-        f"{path}:{number}: {line.strip()}"
-        for path in code
-        for number, line in text_lines(path)
-        if REMARK.search(line)
-    ]
+    assert not [f"{path}:{number}: {line.strip()}" for path in code for number, line in text_lines(path) if REMARK.search(line)]
 
 
 def test_module_names_say_what_is_inside() -> None:
@@ -165,17 +147,12 @@ def test_module_names_say_what_is_inside() -> None:
 def test_every_package_says_what_it_is() -> None:
     folders = {path.parent for path in sources()}
     assert not [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()]
-    assert not [
-        name for name, tree in trees().items() if name.endswith("__init__.py") and not ast.get_docstring(tree)
-    ]
+    assert not [name for name, tree in trees().items() if name.endswith("__init__.py") and not ast.get_docstring(tree)]
 
 
 def test_no_file_names_a_place_on_one_machine() -> None:
     assert not [
-        f"{path}:{number}: {line.strip()}"
-        for path in tracked()
-        for number, line in text_lines(path)
-        if MACHINE_PATH.search(line)
+        f"{path}:{number}: {line.strip()}" for path in tracked() for number, line in text_lines(path) if MACHINE_PATH.search(line)
     ]
 
 
@@ -202,9 +179,7 @@ def test_constraints_are_exact_versions_without_addresses() -> None:
 )
 def test_the_first_answer_is_quick(program: str) -> None:
     """Heavy libraries are imported where they are used, not on the way in."""
-    program = (
-        f"import sys\n{program}\nsys.stderr.write(' '.join(name for name in {HEAVY} if name in sys.modules))"
-    )
+    program = f"import sys\n{program}\nsys.stderr.write(' '.join(name for name in {HEAVY} if name in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(SRC)},

@@ -208,18 +208,14 @@ def place_with_victims(
     return place
 
 
-def place_on_pool(
-    cluster: Cluster, kernel: str, state: JobState, wanted: dict[int, Place], pool: list[int]
-) -> Place | None:
+def place_on_pool(cluster: Cluster, kernel: str, state: JobState, wanted: dict[int, Place], pool: list[int]) -> Place | None:
     views = make_views(cluster, wanted, cluster.held(), pool)
     if sum(view.avail for view in views) < state.job.gpus:
         return None
     return find_place(kernel, state.job, views)
 
 
-def release_losers(
-    cluster: Cluster, plan: Plan, place: Place, wanted: dict[int, Place], pool: list[int]
-) -> None:
+def release_losers(cluster: Cluster, plan: Plan, place: Place, wanted: dict[int, Place], pool: list[int]) -> None:
     """Release pooled jobs that lost a GPU, then, lowest rank first, those whose cpus or memory it needs."""
     taken = gpus_of(place)
     for number in [n for n in pool if gpus_of(wanted[n]) & taken]:

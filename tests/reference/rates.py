@@ -56,9 +56,7 @@ def slowdown(u: float) -> float:
     return 0.9 / u
 
 
-def completion_times(
-    jobs: list[RateJob], nodes: list[RateNode], usage: Usage, interval_s: float
-) -> dict[int, float]:
+def completion_times(jobs: list[RateJob], nodes: list[RateNode], usage: Usage, interval_s: float) -> dict[int, float]:
     """When each job completes."""
     node_of = {node.number: node for node in nodes}
     to_start = sorted(jobs, key=lambda j: (j.start_s, j.number))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tests.reference import model as ref
+from tests.reference.slow_sim import simulate as slow
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Reason
@@ -17,8 +19,6 @@ from headway.sim.run import simulate
 from headway.sim.world import World, too_large
 from headway.workloads.cluster import Cluster, Node
 from headway.workloads.schema import Workload
-from tests.reference import model as ref
-from tests.reference.slow_sim import simulate as slow
 
 US = 1_000_000
 Entry = tuple[object, ...]
@@ -39,7 +39,10 @@ def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool
     r = random.Random(seed)
     kind_names = ["a", "b"] if kinds else [""]
     nodes = tuple(
-        ref.Node(n, r.choice([1, 2, 4, 4]), cpus_milli=r.choice([4000, 8000]) if cpus else 0, memory_bytes=0, rack=r.randrange(2), kind=r.choice(kind_names))
+        ref.Node(
+            n, r.choice([1, 2, 4, 4]), cpus_milli=r.choice([4000, 8000]) if cpus else 0, memory_bytes=0, rack=r.randrange(2),
+            kind=r.choice(kind_names),
+        )
         for n in range(r.randint(1, 4))
     )  # fmt: skip
     jobs = []
@@ -49,8 +52,10 @@ def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool
         work = r.choice([1, 5, 20, 60, 120, 300])
         jobs.append(
             ref.Job(
-                number, t, work, tasks=r.choice([1, 1, 1, 2, 3, 4]), gpus_per_task=r.choice([1, 1, 1, 2]) if not cpus else r.choice([0, 1, 1, 2]),
-                cpus_milli=r.choice([0, 1000, 2000]) if cpus else 0, memory_bytes=0, estimate_s=max(1, int(work * r.choice([0.5, 0.8, 1, 1, 2]))),
+                number, t, work, tasks=r.choice([1, 1, 1, 2, 3, 4]),
+                gpus_per_task=r.choice([1, 1, 1, 2]) if not cpus else r.choice([0, 1, 1, 2]),
+                cpus_milli=r.choice([0, 1000, 2000]) if cpus else 0, memory_bytes=0,
+                estimate_s=max(1, int(work * r.choice([0.5, 0.8, 1, 1, 2]))),
                 priority=r.choice([10, 50, 50, 90]) if priorities else 50, save_s=r.choice([0, 0, 2, 7]) if saves else 0,
                 restore_s=r.choice([0, 3, 5]), every_s=r.choice([0, 10]), kind=r.choice(["", *kind_names]),
             )
@@ -101,7 +106,8 @@ def workload_of(jobs: Sequence[ref.Job], kinds: Sequence[str]) -> Workload:
 KINDS = {
     EventKind.SUBMITTED: "submitted", EventKind.REJECTED: "rejected", EventKind.WANTED: "wanted", EventKind.UNWANTED: "unwanted",
     EventKind.START_REQUESTED: "start-requested", EventKind.STARTED: "started", EventKind.STOP_REQUESTED: "stop-requested",
-    EventKind.STOPPED: "stopped", EventKind.COMPLETED: "completed", EventKind.NODE_DOWN: "node-down", EventKind.NODE_UP: "node-up",
+    EventKind.STOPPED: "stopped", EventKind.COMPLETED: "completed", EventKind.NODE_DOWN: "node-down",
+    EventKind.NODE_UP: "node-up",
 }  # fmt: skip
 
 

@@ -4,7 +4,6 @@ entry."""
 from __future__ import annotations
 
 import pytest
-
 from tests.sim.cases import KERNELS, POLICIES, fast_entries, random_case, slow_entries
 
 FEATURES = ("", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp")

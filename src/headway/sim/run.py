@@ -13,7 +13,7 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.codec import JournalWriter, encode
-from headway.core.columns import EventKind
+from headway.core.columns import Estimator, EventKind
 from headway.core.events import EventBatch, EventBuffer, concatenate
 from headway.core.plan import Capabilities, Request
 from headway.core.policy import Memo, Policy, RemembersPolicy
@@ -203,10 +203,23 @@ class Simulation:
         return self.fresh or self.wake_us <= now_us or not self.skip
 
     def estimates(self, requests: tuple[Request, ...], now_us: int) -> EventBatch:
-        """Answer a plan's requests at once. The simulator has no estimators of its own yet: what is asked for is journalled."""
+        """Answer a plan's requests at once: each is journalled, and the time remaining is estimated from the user's word on the
+        run time.
+
+        Curves and speeds have no estimator yet: their requests are journalled and stay open.
+        """
         events = EventBuffer()
+        J = self.state.J
         for request in requests:
+            row = self.state.row(request.job)
+            if row is None:
+                continue
             events.add(now_us, EventKind.ESTIMATE_REQUESTED, request.job, a=int(request.estimator))
+            if request.estimator == Estimator.REMAINING:
+                run = J[c.J_RUN, row] + (now_us - J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else 0)
+                left = max(int(J[c.J_ESTIMATE, row] - run), 0)
+                seconds = np.array([left / US]).view(np.int64)
+                events.add(now_us, EventKind.ESTIMATED, request.job, a=int(request.estimator), b=1, c=left, payload=seconds)
         return events.take()
 
 
