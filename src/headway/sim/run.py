@@ -268,7 +268,7 @@ def simulate(
             if not run.live():
                 if run.source.next_us() >= c.NEVER:
                     break
-                run.last_us = due
+                run.last_us, run.fresh = due, False
                 continue
             if not run.due(due):
                 continue
