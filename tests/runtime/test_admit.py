@@ -162,6 +162,7 @@ def test_every_field_has_its_column() -> None:
         "units_total": 3000, "stop_rule": 1, "stop_allow": 0b101, "acc_required": 930_000, "time_limit": 120 * us,
         "grace": 60 * us, "save": us, "restore": 2 * us, "every": 600 * us, "retry_max": 7, "group": 0, "model": 0,
         "skew": 166_667, "edge_bytes": 6, "sync_bytes": 100, "server_cpu": 0, "server_mem": 0, "details": 0,
+        "server_net": 0, "servers_max": 0,
     }  # fmt: skip
     assert spec_columns(spec, names, fractional_gpus=False)[c.J_SHARE] == 0
 
