@@ -21,7 +21,7 @@ from headway.testing.policy_checks import check_no_starvation, check_policy
 SPECS = {
     **{name: (name,) for name in REGISTRY},
     "fifo": ("fifo", "fifo:sharing=true", "fifo:placement=topology"),
-    "fifo-backfill": ("fifo-backfill", "fifo-backfill:placement=first-fit"),
+    "fifo-backfill": ("fifo-backfill", "fifo-backfill:depth=2,placement=first-fit"),
     "srtf": ("srtf", "srtf:placement=best-fit"),
     "las": ("las", "las:quantum=20,placement=topology"),
     "tiresias": ("tiresias", "tiresias:threshold=60,queues=3,factor=4,promote=2", "tiresias:threshold=60,skew=0.5"),
