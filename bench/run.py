@@ -64,10 +64,13 @@ if {load!r}: load = load.scaled_to_load({load!r}, cluster.gpus)
 load = load.with_costs(0, 30, 0)
 policy = make_policy({policy!r})
 simulate(load_workload("poisson:jobs=700,cluster=2x4"), parse_cluster("2x4"), policy)
-runs = [simulate(load, cluster, policy, seed=1) for _ in range({repeats})]
-print(json.dumps(dict(cpu_s=statistics.median(r.cpu_s for r in runs), jobs=len(load), rounds=runs[0].rounds,
-    preemptions=runs[0].metrics.summary(cluster.gpus).preemptions,
-    peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)))
+run = simulate(load, cluster, policy, seed=1)
+out = dict(jobs=len(load), rounds=run.rounds, preemptions=run.metrics.summary(cluster.gpus).preemptions)
+out["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+times = [run.cpu_s]
+del run
+times += [simulate(load, cluster, policy, seed=1).cpu_s for _ in range({repeats} - 1)]
+print(json.dumps(out | dict(cpu_s=statistics.median(times))))
 """
 
 

@@ -265,7 +265,6 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
         ("what did not fit is given back", "take_held(O, i, OT, J, T, N, G, row, done)", "pass", "test_diff: test_a_gang_counts_against_itself()"),
         ("what was tried is given back", "take_held(O, i, OT, J, T, N, G, O[i, c.O_ROW], O[i, c.O_TASKS])", "pass",
          "test_diff: test_a_free_place_is_started_at_once()"),
-        ("overrides go by job number", "if not ascending:", "if False:", "test_diff: test_stops_come_before_starts_each_by_job_number()"),
         ("a released job that runs is stopped", "K_STOP if runs else K_UNWANTED, job", "K_UNWANTED, job", "test_diff: test_release_in_each_phase()"),
         ("a rule in force is not set again", " and J[c.J_RULE_IN_FORCE, row] != O[i, c.O_A]", "", "test_plan: test_finish_and_rule_end_to_end()"),
         ("the round mark stands where something moved", "if moved:\n", "if True:\n", "test_diff: test_the_round_mark_counts_the_overrides_and_stands_only_where_something_moved()"),
@@ -281,6 +280,8 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
         ("only a starting job gives back", "in_starts(E, starts, n, J[c.J_ID, row])", "True", "test_diff: test_pending_starts_compete_in_settle_by_job_number()"),
     ],
     "round": [
+        ("overrides go by job number", 'np.argsort(plan.overrides[:, c.O_ROW], kind="stable")', "np.arange(count)",
+         "test_diff: test_stops_come_before_starts_each_by_job_number()"),
         ("a plan made on an older state", "if count and plan.seen != state.C.item(c.C_SEQUENCE):", "if False:", STALE_ENTRY.format("d.report(K.STOPPED, 0)", 0)),
         ("the fallback takes over", "state.C.item(c.C_REFUSED_IN_ROW) < REFUSALS_MAX", "True", "test_round: test_three_refusals_in_a_row_put_the_fallback_in_charge()"),
         ("strict raises", "if strict:", "if False:", "test_round: test_strict_lets_the_policys_exception_through()"),

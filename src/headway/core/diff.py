@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.booking import can_start
@@ -94,28 +92,16 @@ def take_held(O: Table, i: int, OT: Table, J: Table, T: Table, N: Table, G: Tabl
 
 
 @kernel
-def by_row(O: Table, order: Ints, count: int) -> None:
-    """Fill `order` with the overrides sorted by row (stable)."""
-    ascending = True
-    for i in range(count):
-        order[i] = i
-        ascending = ascending and (i == 0 or O[i - 1, c.O_ROW] <= O[i, c.O_ROW])
-    if not ascending:
-        order[:count] = np.argsort(O[:count, c.O_ROW].copy(), kind="mergesort")
-
-
-@kernel
 def diff_plan(
     O: Table, order: Ints, count: int, OT: Table, now: int, J: Table, T: Table, N: Table, G: Table, C: Ints, E: Table, pool: Ints
 ) -> tuple[int, int]:
-    """The events that turn what is wanted now into what the plan wants. `order`: scratch, for the overrides by row. Returns how
+    """The events that turn what is wanted now into what the plan wants. `order`: the overrides by row. Returns how
     many events and payload ints were written.
 
     What is held is borrowed while starts are tried against each other, and given back.
     """
     n, at = 0, 0
     moved = False
-    by_row(O, order, count)
     for k in range(count):
         i = order[k]
         row, op = O[i, c.O_ROW], O[i, c.O_OP]

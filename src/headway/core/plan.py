@@ -144,7 +144,6 @@ class Draft:
         M, J = self.scratch.M, self.state.J
         if M[M_OVERRIDES] + 1 > len(self.scratch.O):
             self.scratch.O = widened(self.scratch.O, 2 * len(self.scratch.O))
-            self.scratch.order = np.zeros(len(self.scratch.O), np.int64)
         self.scratch.O[M[M_OVERRIDES]] = (
             J[c.J_ID, row] if row >= 0 else -1, row, op, reason,
             J[c.J_DATA, row] if data is None else data, J[c.J_SERVERS, row] if servers is None else servers,

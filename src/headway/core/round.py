@@ -84,7 +84,7 @@ def diff(state: State, plan: Plan, now_us: int) -> EventBatch:
     buffer.reserve(3 * count + 1, c.PLACE * len(plan.places))
     written = diff_plan(
         plan.overrides,
-        state.scratch.order,
+        np.argsort(plan.overrides[:, c.O_ROW], kind="stable"),
         count,
         plan.places,
         now_us,

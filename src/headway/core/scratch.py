@@ -34,7 +34,6 @@ class Scratch:
         self.victims, self.seen = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.keys_placed, self.keys_waiting = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.O = np.zeros((2 * rows + 16, c.OVERRIDE), np.int64)
-        self.order = np.zeros(2 * rows + 16, np.int64)
         self.OT = np.zeros((tasks + 16, c.PLACE), np.int64)
 
 

@@ -32,6 +32,24 @@ FIRST_FIT, BEST_FIT, CONSOLIDATED, TOPOLOGY = 0, 1, 2, 3
 ANY_RACK = -1
 
 
+@inner
+def clear(array: Ints) -> None:
+    """Set an array to zero."""
+    for i in range(array.shape[0]):
+        array[i] = 0
+
+
+@kernel
+def copy_layer(A: Table, AB: Table, P: Table, PB: Table, C: Ints) -> None:
+    """Make room `P` equal to room `A`."""
+    for k in range(A.shape[0]):
+        for node in range(C[c.C_NODES]):
+            P[k, node] = A[k, node]
+    for k in range(AB.shape[0]):
+        for word in range(AB.shape[1]):
+            PB[k, word] = AB[k, word]
+
+
 @kernel
 def copy_room(N: Table, B: Table, C: Ints, A: Table, AB: Table) -> None:
     """Fill `A` and `AB` with what nobody wants."""

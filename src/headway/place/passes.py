@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_OVER_QUOTA, R_RESERVED, STOPPING, UP
 from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import inner, kernel
 from headway.place.assign import M_MORE, M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
-from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, copy_room, give_mask, lowest_bits, take_mask
+from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, clear, copy_layer, copy_room, give_mask, lowest_bits, take_mask
 from headway.place.shared import place_shared
 
 
@@ -96,7 +94,7 @@ def in_order(
     every = (1 << C[c.C_KINDS]) - 1
     blocked = 0
     last, node = -1, -1
-    planned[:] = 0
+    clear(planned)
     i = C[c.C_FIRST_WAITING] if count == 0 else 0
     stop = C[c.C_ROWS] if count == 0 else count
     while i < stop:
@@ -159,6 +157,19 @@ def estimated_end(J: Table, row: int, now: int) -> int:
     return int(max(now, started + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0)))
 
 
+@inner
+def fresh_end(J: Table, row: int, now: int) -> int:
+    """When a job that is placed now leaves by its estimate (µs)."""
+    return int(now + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0))
+
+
+@inner
+def leaves_after(J: Table, row: int, now: int, end: int, other: int) -> bool:
+    """Whether a job that is placed now leaves after job `other`, which leaves at `end`."""
+    own = fresh_end(J, row, now)
+    return bool(own > end or (own == end and row > other))
+
+
 @kernel
 def free_gpus(A: Table, N: Table, C: Ints) -> int:
     """Free GPUs of a room on nodes that are up."""
@@ -183,7 +194,7 @@ def with_backfill(
     Returns the row of the head that waits, or -1. M[M_MORE] is set if jobs were placed and `depth` left others without a look.
     """
     copy_room(N, B, C, A, AB)
-    planned[:] = 0
+    clear(planned)
     i = C[c.C_FIRST_WAITING] if count == 0 else 0
     stop = C[c.C_ROWS] if count == 0 else count
     head = -1
@@ -233,32 +244,29 @@ def reserve(
     """When the head will fit: its shadow time (µs; NEVER if it would not). Room `P` is then what is free now (`A`) without the
     GPUs reserved for it.
 
-    Jobs placed in this round leave too, `estimate − run time` from now; they are merged with the others by (end, number).
+    Jobs placed in this round leave too; they are merged with the others by (end, number), and their overrides noted in
+    `leaving` behind the `placed` keys.
     """
-    nodes = C[c.C_NODES]
-    P[:, :nodes] = A[:, :nodes]
-    PB[:] = AB
-    fresh = np.empty((M[M_OVERRIDES], 3), np.int64)
-    news = 0
+    copy_layer(A, AB, P, PB, C)
+    stop = placed
     for i in range(M[M_OVERRIDES]):
         if O[i, c.O_OP] == OP_PLACE:
-            row = O[i, c.O_ROW]
-            fresh[news, 0], fresh[news, 1], fresh[news, 2] = now + max(J[c.J_ESTIMATE, row] - J[c.J_RUN, row], 0), row, i
-            k = news
-            while k > 0 and (fresh[k - 1, 0] > fresh[k, 0] or (fresh[k - 1, 0] == fresh[k, 0] and fresh[k - 1, 1] > fresh[k, 1])):
-                for column in range(3):
-                    fresh[k, column], fresh[k - 1, column] = fresh[k - 1, column], fresh[k, column]
+            end, row, k = fresh_end(J, O[i, c.O_ROW], now), O[i, c.O_ROW], stop
+            while k > placed and leaves_after(J, O[leaving[k - 1], c.O_ROW], now, end, row):
+                leaving[k] = leaving[k - 1]
                 k -= 1
-            news += 1
+            leaving[k] = i
+            stop += 1
     shadow, chosen, gpus = c.NEVER, -1, 0
-    old, new = 0, 0
-    while old < placed or new < news:
+    old, new = 0, placed
+    while old < placed or new < stop:
         row, end = -1, c.NEVER
         if old < placed:
             row = leaving[old] & ROW_MASK
             end = estimated_end(J, row, now)
-        if new < news and (row < 0 or fresh[new, 0] < end or (fresh[new, 0] == end and fresh[new, 1] < row)):
-            end, row, i = fresh[new, 0], fresh[new, 1], fresh[new, 2]
+        if new < stop and (row < 0 or not leaves_after(J, O[leaving[new], c.O_ROW], now, end, row)):
+            i = leaving[new]
+            row, end = O[i, c.O_ROW], fresh_end(J, O[i, c.O_ROW], now)
             for k in range(O[i, c.O_TASKS]):
                 t = O[i, c.O_TASK0] + k
                 give_mask(P, PB, N, C, OT[t, 0], OT[t, 1], T[c.T_CPU, J[c.J_TASK0, row] + k], T[c.T_MEM, J[c.J_TASK0, row] + k])
@@ -275,8 +283,7 @@ def reserve(
             break
     for i in range(chosen):
         out[2, i] = lowest_bits(P[A_MASK, out[0, i]], out[1, i] * gpus)
-    P[:, :nodes] = A[:, :nodes]
-    PB[:] = AB
+    copy_layer(A, AB, P, PB, C)
     for i in range(chosen):
         take_mask(P, PB, N, C, out[0, i], out[2, i], 0, 0)
     return shadow

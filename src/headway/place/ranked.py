@@ -9,7 +9,7 @@ from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_NOT_CONSOLIDATED, R_PREE
 from headway.core.columns import ROW_MASK
 from headway.core.jit import ctz, kernel
 from headway.place.assign import M_MORE, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
-from headway.place.gang import A_CPU, A_MEM, copy_room, take_mask
+from headway.place.gang import A_CPU, A_MEM, clear, copy_layer, copy_room, take_mask
 from headway.place.passes import may_start, release_room, say_why, within_limit
 
 NOBODY, NOT_SELECTED, SELECTED, POOLED, EVICTED = 0, 1, 2, 3, 4
@@ -44,7 +44,7 @@ def select(
             left[N[c.N_KIND, node]] += N[c.N_GPUS, node]
             capacity += N[c.N_GPUS, node]
     selected, unselected, i, k = 0, 0, 0, 0
-    planned[:] = 0
+    clear(planned)
     while i < placed_count or (k < sorted_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0)):
         if k >= sorted_count or (i < placed_count and placed[i] < waiting[k]):
             row = placed[i] & ROW_MASK
@@ -143,8 +143,7 @@ def by_rank(
             placed = True
         elif J[c.J_GPUS, row] and (lowest > 0):
             if not layered:
-                P[:, :nodes] = A[:, :nodes]
-                PB[:] = AB
+                copy_layer(A, AB, P, PB, C)
                 layered = True
                 for g in range(C[c.C_GPUS]):
                     owner[g] = -1
