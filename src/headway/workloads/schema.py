@@ -15,6 +15,7 @@ from headway.core.arrays import Ints, Table
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S
 from headway.workloads.select import Bools, filter_mask
+from headway.workloads.truth import TRUTH_COLUMN_NAMES, TRUTH_COLUMNS
 
 JOBS_MAX = 5_000_000
 LOAD_MIN, LOAD_MAX = Fraction(1, 1000), Fraction(1000)
@@ -23,6 +24,10 @@ SCHEMA = "headway-workload/1"
 
 def _no_details() -> Ints:
     return np.empty(0, np.int64)
+
+
+def _no_truth() -> Table:
+    return np.empty((TRUTH_COLUMNS, 0), np.int64)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,10 @@ class Workload:
     usage_jitter_ppm: int = 0
     usage_hold_us: int = 0
     usage_seed: int = 0
+    truth: Table = field(default_factory=_no_truth)
+    """Hidden from policies (`workloads.truth`); no columns at all where nothing but `work_us` is true of any job."""
+    frozen_sha256: str = ""
+    """The hash of a frozen generator's workload: over what was drawn, not over what is derived from it."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """How many rows of the source were left out, by what was wrong with them."""
     dropped_first: str = ""
@@ -57,6 +66,7 @@ class Workload:
         if len(self.detail_at) == 0:
             object.__setattr__(self, "detail_at", np.zeros(count + 1, np.int64))
         assert self.spec.shape == (c.SPEC_COLUMNS, count) and len(self.work_us) == count and len(self.detail_at) == count + 1
+        assert self.truth.shape in ((TRUTH_COLUMNS, 0), (TRUTH_COLUMNS, count))
         assert np.all(self.submitted_us[1:] >= self.submitted_us[:-1]), "submissions are not in order"
 
     def __len__(self) -> int:
@@ -66,11 +76,15 @@ class Workload:
     def sha256(self) -> str:
         """SHA-256 of the jobs, whatever file they came from: a header that names the columns, then each as int64, little-endian.
 
-        Columns of zeros alone are left out, so that a schema with more columns gives the same jobs the same hash.
+        Columns of zeros alone are left out, so that a schema with more columns gives the same jobs the same hash. A frozen
+        generator's workload has the hash of what was drawn, as long as it is whole and unchanged.
         """
+        if self.frozen_sha256:
+            return self.frozen_sha256
         columns = {"submitted": self.submitted_us, "work": self.work_us, "detail_at": self.detail_at, "details": self.details}
         columns["usage"] = np.array([self.usage_jitter_ppm, self.usage_hold_us, self.usage_seed], np.int64)
         columns |= zip(c.SPEC_COLUMN_NAMES, self.spec, strict=True)
+        columns |= {f"true_{name}": column for name, column in zip(TRUTH_COLUMN_NAMES, self.truth, strict=True)}
         kept = {name: column for name, column in columns.items() if column.any()}
         header = " ".join(f"{name}={len(column)}" for name, column in kept.items())
         digest = hashlib.sha256(f"{SCHEMA} jobs={len(self)} {header}\n".encode())
@@ -147,7 +161,7 @@ class Workload:
         spec = self.spec.copy()
         for column, values in changed.items():
             spec[column] = values
-        return replace(self, spec=spec)
+        return replace(self, spec=spec, frozen_sha256="")
 
     def _with_times(self, submitted_us: Ints) -> Workload:
         """The same jobs at other times; a deadline keeps its distance."""
@@ -156,7 +170,7 @@ class Workload:
             spec = spec.copy()
             moved = spec[c.J_DEADLINE] + submitted_us - self.submitted_us
             spec[c.J_DEADLINE] = np.where(spec[c.J_DEADLINE] == c.NEVER, c.NEVER, moved)
-        return replace(self, spec=spec, submitted_us=submitted_us)
+        return replace(self, spec=spec, submitted_us=submitted_us, frozen_sha256="")
 
     def _chosen(self, mask: Bools, otherwise: str, key: str) -> Workload:
         """The jobs of a mask, numbered anew from 0, with the names that they use."""
@@ -172,6 +186,7 @@ class Workload:
             submitted_us=self.submitted_us[kept],
             spec=spec,
             work_us=self.work_us[kept],
+            truth=self.truth[:, kept] if self.truth.size else self.truth,
             users=users,
             queues=queues,
             job_names=tuple(self.job_names[i] for i in kept) if self.job_names else (),
