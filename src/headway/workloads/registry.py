@@ -22,7 +22,8 @@ from headway.core.arrays import Ints
 from headway.core.errors import UserError, shown
 from headway.core.specstring import Part, one_of, parse_part, read_params, unknown_name
 from headway.workloads.cluster import parse_cluster
-from headway.workloads.philly import COLUMNS, ESTIMATE_TWENTIETHS, ESTIMATES, parse_philly, read_table
+from headway.workloads.philly import COLUMNS, ESTIMATE_TWENTIETHS, ESTIMATES, parse_philly
+from headway.workloads.rows import read_table
 from headway.workloads.schema import JOBS_MAX, LOAD_MAX, LOAD_MIN, Workload, plain_spec, set_workers
 
 GENERATORS: dict[str, str] = {

@@ -60,6 +60,10 @@ class Workload:
     """How many rows of the source were left out, by what was wrong with them."""
     dropped_first: str = ""
     """Where the first of them stands."""
+    noted: Mapping[str, int] = field(default_factory=dict)
+    """How many rows of the source are odd and were kept, by what is odd about them."""
+    models: tuple[str, ...] = ()
+    """Names of the models that `spec` numbers."""
 
     def __post_init__(self) -> None:
         count = len(self.submitted_us)

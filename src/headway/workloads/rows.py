@@ -1,0 +1,387 @@
+"""Rows from outside: a table's text becomes columns of cells, cells become numbers, and what is wrong is counted.
+
+All readers of traces share one way. A reader takes whole columns, turns them into numbers, and says of which rows what is wrong
+(`Rows.drop`): such a row is left out and counted once, by the first thing that is wrong with it. What is odd but kept is counted
+by `Rows.note`. `to_workload` makes jobs of the rows that are left. `docs/traces.md` states each format's rules.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.core import columns as c
+from headway.core.arrays import Floats, Ints
+from headway.core.errors import UserError, shown
+from headway.core.units import DURATION_MAX_US, US_PER_S
+from headway.workloads.schema import JOBS_MAX, Workload, plain_spec
+from headway.workloads.select import Bools
+
+FILE_BYTES_MAX = 1 << 30
+GPUS_MAX = 10_000
+CLOCK_MAX_US = 230 * 365 * 86_400 * US_PER_S
+"""Submissions lie between 0 and 2200 of any clock that counts from 1970 or later."""
+EXACT_MAX = 2**53
+UNKNOWN_NAMED_MAX = 20
+ESTIMATES = ("noisy", "exact")
+ESTIMATE_TWENTIETHS = (10, 16, 20, 20, 25, 40, 60)
+"""The factors, times 20, of estimates that a trace does not hold."""
+
+Cells = Sequence[str] | Ints | Floats
+"""A column: text as it was written, or numbers none of which is missing."""
+
+
+class Rows:
+    """The rows of one table, column by column, and what is wrong with them."""
+
+    def __init__(
+        self, file: str, columns: Mapping[str, Cells], index: Ints, line_of: Callable[[int], int] = lambda _: 0
+    ) -> None:
+        """`index`: each row's number in its file (0: the first after the header); `line_of` finds the line of a row by that."""
+        self.file, self.columns, self.index, self.line_of = file, columns, index, line_of
+        self.good: Bools = np.ones(len(index), np.bool_)
+        self.dropped: Counter[str] = Counter()
+        self.noted: Counter[str] = Counter()
+        self._first: tuple[int, str, str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def drop(self, bad: Bools, kind: str, key: str = "", expected: str = "", got: Callable[[int], str] | None = None) -> None:
+        """Leave out the rows of a mask that are still good. `expected` and the cell of column `key` tell of the first; `got`
+        finds other words for it.
+        """
+        rows = np.flatnonzero(bad & self.good)
+        if len(rows) == 0:
+            return
+        self.dropped[kind] += len(rows)
+        self.good[rows] = False
+        first = int(rows[0])
+        if self._first is None or first < self._first[0]:
+            found = got(first) if got else shown(str(self.columns[key][first])) if key in self.columns else kind
+            self._first = (first, key, f"expected {expected}, got {found}")
+
+    def drop_repeated(self, ids: Iterable[Hashable], key: str, *, unless_empty: bool = False) -> None:
+        """Leave out the rows whose id a good row before them has."""
+        seen: set[Hashable] = set()
+        repeated = np.zeros(len(self), np.bool_)
+        for row, (value, good) in enumerate(zip(ids, self.good.tolist(), strict=True)):
+            if not good or (unless_empty and not value):
+                continue
+            if value in seen:
+                repeated[row] = True
+            seen.add(value)
+        self.drop(repeated, "duplicate id", key, "an id of its own")
+
+    def note(self, odd: Bools, kind: str) -> None:
+        """Count rows that are odd and are kept; call it when all checks are done."""
+        if count := int(np.count_nonzero(odd & self.good)):
+            self.noted[kind] += count
+
+    def first_fault(self, prefix: str = "") -> UserError | None:
+        """Where the first row that was left out stands, and what was wrong with it."""
+        if self._first is None:
+            return None
+        row, key, message = self._first
+        return UserError(prefix + message, file=self.file, line=self.line_of(int(self.index[row])), key=key)
+
+    # -- cells to numbers ---------------------------------------------------------------------------------------------
+    def numbers(self, key: str, low: float, high: float, expected: str) -> Floats:
+        """A column's numbers; rows whose cell is empty, no number, or outside `low`…`high` are dropped (and 0)."""
+        cells = self.columns[key]
+        values = floats(cells)
+        self._drop_missing(key, expected)
+        self.drop(~((values >= low) & (values <= high)), f"bad {key}", key, expected)
+        return np.where(self.good, values, 0.0)
+
+    def counts(self, key: str, low: int, high: int) -> Ints:
+        """A column's whole numbers from `low` to `high`; other rows are dropped (and `low`)."""
+        expected = f"a whole number from {low} to {high}"
+        values = floats(self.columns[key])
+        self._drop_missing(key, expected)
+        self.drop(~((values >= low) & (values <= high) & (values == np.floor(values))), f"bad {key}", key, expected)
+        whole: Ints = np.where(self.good, values, low).astype(np.int64)
+        return whole
+
+    def clock_us(self, key: str, unit_us: int = US_PER_S) -> Ints:
+        """Points in time (µs) of a column that counts in `unit_us` from any origin that its rows share."""
+        values = self.numbers(key, 0, CLOCK_MAX_US / unit_us, "a number of 0 or more, before the year 2200")
+        return to_us(values, unit_us)
+
+    def durations_us(self, key: str, unit_us: int = US_PER_S) -> Ints:
+        """Durations (µs, at least 1). Zero, negative, longer than 100 years or no number: dropped, and each counted apart."""
+        values = floats(self.columns[key])
+        expected = f"a duration above 0, at most {DURATION_MAX_US / unit_us:.0f} (100 years)"
+        self._drop_missing(key, expected)
+        self.drop(np.isnan(values), f"bad {key}", key, expected)
+        self.drop_lengths(values * unit_us, key, expected)
+        return np.maximum(to_us(np.where(self.good, values, 0.0), unit_us), 1)
+
+    def drop_lengths(self, length_us: Floats | Ints, key: str, expected: str, negative: str = "negative duration") -> None:
+        """Leave out rows whose job would take no time, less than none, or more than 100 years."""
+        self.drop(length_us < 0, negative, key, expected)
+        self.drop(length_us == 0, "zero duration", key, expected)
+        self.drop(length_us > DURATION_MAX_US, "duration over 100 years", key, expected)
+
+    def _drop_missing(self, key: str, expected: str) -> None:
+        cells = self.columns[key]
+        if not isinstance(cells, np.ndarray):
+            self.drop(np.array([not cell or cell.isspace() for cell in cells], np.bool_), f"missing {key}", key, expected)
+
+    def texts(self, key: str, default: str) -> list[str]:
+        """A column's words without the space around them, and `default` where there is none."""
+        return [cell.strip() or default for cell in map(str, self.columns[key])]
+
+
+def floats(cells: Cells) -> Floats:
+    """Each cell as a number; NaN where it is none, or not a finite one."""
+    if isinstance(cells, np.ndarray):
+        values = cells.astype(np.float64)
+    else:
+        try:
+            values = np.array(list(map(float, cells)), np.float64)
+        except ValueError:
+            values = np.array([_float(cell) for cell in cells], np.float64)
+        if any("_" in cell for cell in cells):  # which Python takes between digits, and no table means
+            values[["_" in cell for cell in cells]] = np.nan
+    values[~np.isfinite(values)] = np.nan
+    return values
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def to_us(values: Floats, unit_us: int) -> Ints:
+    """Times in µs, rounded to the nearest."""
+    times: Ints = np.rint(values * unit_us).astype(np.int64)
+    return times
+
+
+# -- tables of text ---------------------------------------------------------------------------------------------------
+def read_table(path: Path) -> str:
+    """Return the text of a file, plain or gzip; `UserError` for one that is missing, empty, cut off, too large or not text."""
+    file = str(path)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror or error}", file=file) from None
+    if data.startswith(b"\x1f\x8b"):
+        data = _unzipped(data, file)
+    if len(data) > FILE_BYTES_MAX:
+        raise UserError(f"over {FILE_BYTES_MAX} bytes", file=file)
+    if not data.strip():
+        raise UserError("the file is empty", file=file)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError("not a text file", file=file) from None
+    if "\0" in text:
+        raise UserError("not a text file", file=file)
+    return text
+
+
+def _unzipped(data: bytes, file: str) -> bytes:
+    """Return what gzip members hold, without ever holding more than the limit."""
+    parts: list[bytes] = []
+    room = FILE_BYTES_MAX + 1
+    try:
+        while data.startswith(b"\x1f\x8b") and room > 0:
+            member = zlib.decompressobj(wbits=31)
+            parts.append(member.decompress(data, room))
+            room -= len(parts[-1])
+            if room > 0 and not member.eof:
+                raise UserError("the gzip file is cut off", file=file)
+            data = member.unused_data
+    except zlib.error as error:
+        raise UserError(f"the gzip file is damaged: {error}", file=file) from None
+    return b"".join(parts)
+
+
+def header_of(text: str) -> list[str]:
+    """The names of a table's columns; none where its first line is no row."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([text[: text.find("\n") + 1] or text]), [])]
+    except csv.Error:
+        return []
+
+
+def refuse_columns(header: Sequence[str], columns: Iterable[str], file: str, line: int = 1) -> None:
+    """Raise `UserError` for the first column that a table lacks or has more than once."""
+    for column in columns:
+        if header.count(column) != 1:
+            found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
+            problem = "no" if column not in header else "more than one"
+            raise UserError(f"{problem} column '{column}'; found {shown(found)}", file=file, line=line)
+
+
+def read_csv(
+    text: str, columns: Sequence[str], *, file: str, optional: Collection[str] = (), ignored: Collection[str] = (), line: int = 0
+) -> Rows:
+    """Return the rows of a comma-separated table: its `columns`, which it must have, and those of `optional` that it has.
+
+    Other columns are noted, unless they are among the `ignored`. `line` counts lines of the file before the table.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+    except csv.Error as error:
+        raise UserError(f"not a table: {error}", file=file, line=line + 1) from None
+    wanted = [*columns, *(column for column in dict.fromkeys(header) if column in optional)]
+    refuse_columns(header, wanted, file, line + 1)
+    at = [header.index(column) for column in wanted]
+    width, pick = max(at) + 1, itemgetter(*at)
+    blank = ("",) * len(at)
+    picked: list[tuple[str, ...]] = []
+    index: list[int] = []
+    few: dict[int, int] = {}
+    many = 0
+    try:
+        for row, cells in enumerate(reader):
+            fields = len(cells)
+            if fields >= width:
+                picked.append(pick(cells))
+                many += fields > len(header)
+            elif cells:
+                few[len(picked)] = fields
+                picked.append(blank)
+            else:
+                continue
+            index.append(row)
+    except csv.Error as error:
+        raise UserError(f"not a table: {error}", file=file, line=line + reader.line_num) from None
+    if len(index) > JOBS_MAX:
+        raise UserError(f"over {JOBS_MAX} rows", file=file)
+    by_column = zip(*picked, strict=True) if picked else ((),) * len(at)
+    rows = Rows(
+        file, dict(zip(wanted, by_column, strict=True)), np.array(index, np.int64), lambda row: line + _line(text, row)
+    )
+    if few:
+        short = np.zeros(len(rows), np.bool_)
+        short[list(few)] = True
+        rows.drop(short, "too few fields", "", f"at least {width} fields", lambda row: str(few[row]))
+    if many:
+        rows.noted["too many fields"] = many
+    note_unknown(rows, [name for name in header if name not in wanted and name not in ignored])
+    return rows
+
+
+def _line(text: str, row: int) -> int:
+    """The line of a row, counted anew: cells in quotes may hold line ends."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    for at, _ in enumerate(reader):
+        if at == row + 1:
+            break
+    return reader.line_num
+
+
+def note_unknown(rows: Rows, names: Sequence[str]) -> None:
+    """Count the columns that nobody reads, by name."""
+    for name in names[:UNKNOWN_NAMED_MAX]:
+        rows.noted[f"unknown column {shown(name)}"] = len(rows)
+    if len(names) > UNKNOWN_NAMED_MAX:
+        rows.noted[f"{len(names) - UNKNOWN_NAMED_MAX} more unknown columns"] = len(rows)
+
+
+# -- rows to jobs -----------------------------------------------------------------------------------------------------
+def to_workload(
+    rows: Rows,
+    name: str,
+    *,
+    submitted_us: Ints,
+    work_us: Ints,
+    spec: Mapping[int, Ints | int],
+    users: Sequence[str] | None = None,
+    queues: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    job_names: Sequence[str] | None = None,
+    kinds: tuple[str, ...] = (),
+    estimates: str = "noisy",
+) -> Workload:
+    """Return the jobs of the rows that are good, in order of (submission, row); the first submission is time 0.
+
+    All columns are as long as the rows. `spec` holds what differs from a plain job. A job has the estimate of `spec`, or where
+    that is 0 or not given one by the rule of `estimates`. Names are numbered in their order as text.
+
+    Raises:
+        UserError: no row is a job.
+    """
+    kept = np.flatnonzero(rows.good)
+    if len(kept) == 0:
+        raise rows.first_fault("no row is a job; the first: ") or UserError("a header and no rows", file=rows.file)
+    order = kept[np.argsort(submitted_us[kept], kind="stable")]
+    submitted, work = submitted_us[order], work_us[order]
+    table = plain_spec(len(order))
+    for column, values in spec.items():
+        table[column] = values[order] if isinstance(values, np.ndarray) else values
+    chosen = order.tolist()
+    user_names, table[c.J_USER] = numbered(users, chosen, ("user",))
+    queue_names, table[c.J_QUEUE] = numbered(queues, chosen, ("default",))
+    model_names, model = numbered(models, chosen, ())
+    if models is not None:
+        table[c.J_MODEL] = model
+    guess = work if estimates == "exact" else noisy_estimates(work, rows.index[order])
+    table[c.J_ESTIMATE] = np.where(table[c.J_ESTIMATE] > 0, table[c.J_ESTIMATE], guess)
+    fault = rows.first_fault()
+    return Workload(
+        name,
+        submitted - submitted[0],
+        table,
+        work,
+        users=user_names,
+        queues=queue_names,
+        kinds=kinds,
+        models=model_names,
+        job_names=tuple(job_names[row] for row in chosen) if job_names is not None else (),
+        dropped=dict(rows.dropped),
+        dropped_first=str(fault) if fault else "",
+        noted=dict(rows.noted),
+    )
+
+
+def numbered(cells: Sequence[str] | None, order: Sequence[int], default: tuple[str, ...]) -> tuple[tuple[str, ...], Ints]:
+    """The names that rows use, in order, and each row's number among them; `default` and zeros where there is no such column."""
+    if cells is None:
+        return default, np.zeros(len(order), np.int64)
+    chosen = [cells[row] for row in order]
+    names = sorted(set(chosen))
+    number = {name: i for i, name in enumerate(names)}
+    return tuple(names), np.array([number[name] for name in chosen], np.int64)
+
+
+def kind_masks(cells: Iterable[str]) -> tuple[tuple[str, ...], Ints]:
+    """The GPU kinds that cells such as `V100|T4` name, in lower case and in order, and each cell's mask of them (-1: any)."""
+    sets: dict[str, frozenset[str]] = {}
+    listed = list(cells)
+    for cell in dict.fromkeys(listed):
+        sets[cell] = frozenset(word for part in cell.split("|") if (word := part.strip().lower()))
+    kinds = tuple(sorted(frozenset().union(*sets.values())))
+    masks = {cell: sum(1 << kinds.index(kind) for kind in found) or -1 for cell, found in sets.items()}
+    return kinds, np.array([masks[cell] for cell in listed], np.int64)
+
+
+def noisy_estimates(work_us: Ints, row: Ints) -> Ints:
+    """What users say their jobs take: the truth times a factor that hangs on the row's number alone."""
+    choice = ((splitmix64(row) >> np.uint64(32)) * np.uint64(len(ESTIMATE_TWENTIETHS))) >> np.uint64(32)
+    estimates: Ints = work_us * np.array(ESTIMATE_TWENTIETHS, np.int64)[choice.astype(np.int64)] // 20
+    return np.maximum(estimates, 1)
+
+
+def splitmix64(counter: Ints) -> NDArray[np.uint64]:
+    """The SplitMix64 output for each counter (Steele, Lea and Flood 2014): a hash of 64 bits."""
+    z = (counter.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
