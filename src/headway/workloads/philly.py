@@ -15,13 +15,10 @@ refused.
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.units import DURATION_MAX_US, US_PER_S
 from headway.workloads.rows import (
@@ -29,12 +26,14 @@ from headway.workloads.rows import (
     ESTIMATES,
     GPUS_MAX,
     floats,
+    gang,
     noisy_estimates,
     read_csv,
     read_table,
     splitmix64,
     to_us,
     to_workload,
+    wall_clock_s,
 )
 from headway.workloads.schema import Workload
 
@@ -42,9 +41,6 @@ __all__ = ["COLUMNS", "ESTIMATES", "ESTIMATE_TWENTIETHS", "noisy_estimates", "pa
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 IGNORED = ("gpu_time",)
-
-_TWO_DIGITS = {f"{i:02d}": i for i in range(60)}
-_HOURS = {f"{i:02d}": i * 3600 for i in range(24)}
 
 
 def read_philly(path: Path, *, name: str = "", estimates: str = "noisy") -> Workload:
@@ -55,8 +51,8 @@ def read_philly(path: Path, *, name: str = "", estimates: str = "noisy") -> Work
 def parse_philly(text: str, *, file: str = "workload", name: str = "", estimates: str = "noisy") -> Workload:
     """Return the jobs of a Philly table's text."""
     rows = read_csv(text, COLUMNS, file=file, ignored=IGNORED)
-    times, queues = rows.columns["timestamp"], rows.texts("cluster", "default")
-    submitted_s = _seconds(map(str, times), len(rows))
+    queues = rows.texts("cluster", "default")
+    submitted_s = wall_clock_s(rows.words("timestamp"))
     rows.drop(submitted_s < 0, "bad timestamp", "timestamp", "YYYY-MM-DD HH:MM:SS")
     duration = floats(rows.columns["duration"])
     bad = ~((duration > 0) & (duration <= DURATION_MAX_US / US_PER_S))
@@ -70,32 +66,8 @@ def parse_philly(text: str, *, file: str = "workload", name: str = "", estimates
         name or file,
         submitted_us=submitted_s * US_PER_S,
         work_us=np.maximum(to_us(np.where(rows.good, duration, 0), US_PER_S), 1),
-        spec={c.J_DATA: workers, c.J_DATA_MIN: workers, c.J_DATA_MAX: workers},
+        spec=gang(workers),
         users=queues,
         queues=queues,
         estimates=estimates,
     )
-
-
-def _seconds(cells: Iterable[str], count: int) -> Ints:
-    """Seconds of each `YYYY-MM-DD HH:MM:SS`, or -1. Dates repeat, so each is parsed once."""
-    days: dict[str, int] = {}
-
-    def parse(text: str) -> int:
-        day = days.get(text[:10])
-        if day is None:
-            day = days[text[:10]] = _day(text[:10])
-        hour, minute, second = _HOURS.get(text[11:13]), _TWO_DIGITS.get(text[14:16]), _TWO_DIGITS.get(text[17:])
-        if day < 0 or hour is None or minute is None or second is None or text[10] not in " T" or text[13] + text[16] != "::":
-            return -1
-        return day * 86_400 + hour + minute * 60 + second
-
-    return np.fromiter(map(parse, cells), np.int64, count)
-
-
-def _day(text: str) -> int:
-    """The day's number, or -1 where the text is no date."""
-    try:
-        return datetime.date.fromisoformat(text).toordinal() if len(text) == 10 and text[4] == "-" == text[7] else -1
-    except ValueError:
-        return -1

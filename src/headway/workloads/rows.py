@@ -8,11 +8,11 @@ by `Rows.note`. `to_workload` makes jobs of the rows that are left. `docs/traces
 from __future__ import annotations
 
 import csv
+import datetime
 import io
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints
 from headway.core.errors import UserError, shown
-from headway.core.units import DURATION_MAX_US, US_PER_S
+from headway.core.units import DURATION_MAX_US, GPU_KIND, US_PER_S
+from headway.workloads.cluster import KINDS_MAX
 from headway.workloads.schema import JOBS_MAX, Workload, plain_spec
 from headway.workloads.select import Bools
 
@@ -35,6 +36,12 @@ ESTIMATES = ("noisy", "exact")
 ESTIMATE_TWENTIETHS = (10, 16, 20, 20, 25, 40, 60)
 """The factors, times 20, of estimates that a trace does not hold."""
 
+_DIGITS = [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18]
+_MARKS = [4, 7, 13, 16]
+_PARTS = (slice(0, 8), slice(8, 10), slice(10, 12), slice(12, 14))
+"""Of the 14 digits of a wall clock's time: date, hour, minute, second."""
+_PLACES = 10 ** np.arange(7, -1, -1)
+
 Cells = Sequence[str] | Ints | Floats
 """A column: text as it was written, or numbers none of which is missing."""
 
@@ -42,9 +49,7 @@ Cells = Sequence[str] | Ints | Floats
 class Rows:
     """The rows of one table, column by column, and what is wrong with them."""
 
-    def __init__(
-        self, file: str, columns: Mapping[str, Cells], index: Ints, line_of: Callable[[int], int] = lambda _: 0
-    ) -> None:
+    def __init__(self, file: str, columns: Mapping[str, Cells], index: Ints, line_of: Callable[[int], int] = lambda _: 0) -> None:
         """`index`: each row's number in its file (0: the first after the header); `line_of` finds the line of a row by that."""
         self.file, self.columns, self.index, self.line_of = file, columns, index, line_of
         self.good: Bools = np.ones(len(index), np.bool_)
@@ -136,9 +141,33 @@ class Rows:
         if not isinstance(cells, np.ndarray):
             self.drop(np.array([not cell or cell.isspace() for cell in cells], np.bool_), f"missing {key}", key, expected)
 
+    def gpu_kinds(self, key: str) -> tuple[tuple[str, ...], Ints]:
+        """The GPU kinds that cells such as `V100|T4` name, in lower case and in order, and each row's mask of them (-1: any).
+
+        Raises:
+            UserError: more kinds than a mask has bits.
+        """
+        cells = self.words(key)
+        sets: dict[str, frozenset[str] | None] = {}
+        for cell in dict.fromkeys(cells):
+            words = [word.strip().lower() for word in cell.split("|")] if cell.strip() else []
+            sets[cell] = frozenset(words) if all(map(GPU_KIND.fullmatch, words)) else None
+        self.drop(np.array([sets[cell] is None for cell in cells], np.bool_), f"bad {key}", key, "GPU kinds such as v100|t4")
+        used = dict.fromkeys(cell for cell, good in zip(cells, self.good.tolist(), strict=True) if good)
+        kinds = tuple(sorted(frozenset().union(*(sets[cell] or () for cell in used))))
+        if len(kinds) > KINDS_MAX:
+            raise UserError(f"over {KINDS_MAX} GPU kinds", file=self.file, key=key)
+        masks = {cell: sum(1 << kinds.index(kind) for kind in sets[cell] or ()) or -1 for cell in used}
+        return kinds, np.array([masks.get(cell, -1) for cell in cells], np.int64)
+
+    def words(self, key: str) -> Sequence[str]:
+        """A column as text."""
+        cells = self.columns[key]
+        return [str(cell) for cell in cells.tolist()] if isinstance(cells, np.ndarray) else cells
+
     def texts(self, key: str, default: str) -> list[str]:
-        """A column's words without the space around them, and `default` where there is none."""
-        return [cell.strip() or default for cell in map(str, self.columns[key])]
+        """A column as text without the space around it, and `default` where there is none."""
+        return [cell.strip() or default for cell in self.words(key)]
 
 
 def floats(cells: Cells) -> Floats:
@@ -161,6 +190,28 @@ def _float(text: str) -> float:
         return float(text)
     except ValueError:
         return float("nan")
+
+
+def wall_clock_s(cells: Sequence[str]) -> Ints:
+    """Seconds since year 1 of each `YYYY-MM-DD HH:MM:SS` (or with a T between), or -1 where a cell is none."""
+    letters = np.array(cells, "U20").view(np.uint32).reshape(len(cells), 20) if len(cells) else np.zeros((0, 20), np.uint32)
+    digits = letters[:, _DIGITS].astype(np.int64) - ord("0")
+    good = np.all((digits >= 0) & (digits <= 9), axis=1) & (letters[:, 19] == 0)
+    good &= np.all(letters[:, _MARKS] == [ord(mark) for mark in "--::"], axis=1)
+    good &= (letters[:, 10] == ord(" ")) | (letters[:, 10] == ord("T"))
+    day, hour, minute, second = (digits[:, part] @ _PLACES[part.start - part.stop :] for part in _PARTS)
+    good &= (hour < 24) & (minute < 60) & (second < 60)
+    dates, which = np.unique(np.where(good, day, 0), return_inverse=True)
+    days = np.array([_day(date) for date in dates.tolist()], np.int64)[which]
+    return np.where(good & (days >= 0), days * 86_400 + hour * 3600 + minute * 60 + second, -1)
+
+
+def _day(date: int) -> int:
+    """The day's number of YYYYMMDD, or -1."""
+    try:
+        return datetime.date(date // 10_000, date // 100 % 100, date % 100).toordinal()
+    except ValueError:
+        return -1
 
 
 def to_us(values: Floats, unit_us: int) -> Ints:
@@ -242,38 +293,24 @@ def read_csv(
     wanted = [*columns, *(column for column in dict.fromkeys(header) if column in optional)]
     refuse_columns(header, wanted, file, line + 1)
     at = [header.index(column) for column in wanted]
-    width, pick = max(at) + 1, itemgetter(*at)
-    blank = ("",) * len(at)
-    picked: list[tuple[str, ...]] = []
-    index: list[int] = []
-    few: dict[int, int] = {}
-    many = 0
+    width = max(at) + 1
     try:
-        for row, cells in enumerate(reader):
-            fields = len(cells)
-            if fields >= width:
-                picked.append(pick(cells))
-                many += fields > len(header)
-            elif cells:
-                few[len(picked)] = fields
-                picked.append(blank)
-            else:
-                continue
-            index.append(row)
+        table = list(reader)
     except csv.Error as error:
         raise UserError(f"not a table: {error}", file=file, line=line + reader.line_num) from None
+    fields = np.fromiter(map(len, table), np.int64, len(table))
+    index = np.flatnonzero(fields)
     if len(index) > JOBS_MAX:
         raise UserError(f"over {JOBS_MAX} rows", file=file)
-    by_column = zip(*picked, strict=True) if picked else ((),) * len(at)
-    rows = Rows(
-        file, dict(zip(wanted, by_column, strict=True)), np.array(index, np.int64), lambda row: line + _line(text, row)
-    )
-    if few:
-        short = np.zeros(len(rows), np.bool_)
-        short[list(few)] = True
-        rows.drop(short, "too few fields", "", f"at least {width} fields", lambda row: str(few[row]))
-    if many:
-        rows.noted["too many fields"] = many
+    fields = fields[index]
+    short = fields < width
+    if short.any() or len(index) < len(table):
+        blank = [""] * width
+        table = [table[row] if enough else blank for row, enough in zip(index.tolist(), (~short).tolist(), strict=True)]
+    by_column = {column: [cells[i] for cells in table] for column, i in zip(wanted, at, strict=True)}
+    rows = Rows(file, by_column, index, lambda row: line + _line(text, row))
+    rows.drop(short, "too few fields", "", f"at least {width} fields", lambda row: str(fields[row]))
+    rows.note(fields > len(header), "too many fields")
     note_unknown(rows, [name for name in header if name not in wanted and name not in ignored])
     return rows
 
@@ -327,8 +364,11 @@ def to_workload(
     for column, values in spec.items():
         table[column] = values[order] if isinstance(values, np.ndarray) else values
     chosen = order.tolist()
-    user_names, table[c.J_USER] = numbered(users, chosen, ("user",))
     queue_names, table[c.J_QUEUE] = numbered(queues, chosen, ("default",))
+    if users is queues and users is not None:
+        user_names, table[c.J_USER] = queue_names, table[c.J_QUEUE]
+    else:
+        user_names, table[c.J_USER] = numbered(users, chosen, ("user",))
     model_names, model = numbered(models, chosen, ())
     if models is not None:
         table[c.J_MODEL] = model
@@ -361,15 +401,9 @@ def numbered(cells: Sequence[str] | None, order: Sequence[int], default: tuple[s
     return tuple(names), np.array([number[name] for name in chosen], np.int64)
 
 
-def kind_masks(cells: Iterable[str]) -> tuple[tuple[str, ...], Ints]:
-    """The GPU kinds that cells such as `V100|T4` name, in lower case and in order, and each cell's mask of them (-1: any)."""
-    sets: dict[str, frozenset[str]] = {}
-    listed = list(cells)
-    for cell in dict.fromkeys(listed):
-        sets[cell] = frozenset(word for part in cell.split("|") if (word := part.strip().lower()))
-    kinds = tuple(sorted(frozenset().union(*sets.values())))
-    masks = {cell: sum(1 << kinds.index(kind) for kind in found) or -1 for cell, found in sets.items()}
-    return kinds, np.array([masks[cell] for cell in listed], np.int64)
+def gang(workers: Ints) -> dict[int, Ints | int]:
+    """Spec columns of gangs that are not elastic, one GPU a worker."""
+    return {c.J_DATA: workers, c.J_DATA_MIN: workers, c.J_DATA_MAX: workers}
 
 
 def noisy_estimates(work_us: Ints, row: Ints) -> Ints:
