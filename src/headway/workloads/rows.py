@@ -28,9 +28,11 @@ from headway.workloads.select import Bools
 
 FILE_BYTES_MAX = 1 << 30
 GPUS_MAX = 10_000
-CLOCK_MAX_US = 230 * 365 * 86_400 * US_PER_S
-"""Submissions lie between 0 and 2200 of any clock that counts from 1970 or later."""
 EXACT_MAX = 2**53
+"""Up to here every whole number is a float."""
+CLOCK_MAX_US = EXACT_MAX
+"""285 years after a clock's zero: to 2255 for one that counts from 1970."""
+CLOCK_EXPECTED = "a time from 0 to 285 years"
 UNKNOWN_NAMED_MAX = 20
 ESTIMATES = ("noisy", "exact")
 ESTIMATE_TWENTIETHS = (10, 16, 20, 20, 25, 40, 60)
@@ -118,7 +120,7 @@ class Rows:
 
     def clock_us(self, key: str, unit_us: int = US_PER_S) -> Ints:
         """Points in time (µs) of a column that counts in `unit_us` from any origin that its rows share."""
-        values = self.numbers(key, 0, CLOCK_MAX_US / unit_us, "a number of 0 or more, before the year 2200")
+        values = self.numbers(key, 0, CLOCK_MAX_US / unit_us, CLOCK_EXPECTED)
         return to_us(values, unit_us)
 
     def durations_us(self, key: str, unit_us: int = US_PER_S) -> Ints:
@@ -346,11 +348,14 @@ def to_workload(
     job_names: Sequence[str] | None = None,
     kinds: tuple[str, ...] = (),
     estimates: str = "noisy",
+    zero_us: int | None = None,
 ) -> Workload:
-    """Return the jobs of the rows that are good, in order of (submission, row); the first submission is time 0.
+    """Return the jobs of the rows that are good, in order of (submission, row). `zero_us` becomes time 0; None: the first
+    submission does.
 
     All columns are as long as the rows. `spec` holds what differs from a plain job. A job has the estimate of `spec`, or where
-    that is 0 or not given one by the rule of `estimates`. Names are numbered in their order as text.
+    that is 0 or not given one by the rule of `estimates`. Names are numbered in their order as text; an empty one of a model is
+    none.
 
     Raises:
         UserError: no row is a job.
@@ -359,7 +364,8 @@ def to_workload(
     if len(kept) == 0:
         raise rows.first_fault("no row is a job; the first: ") or UserError("a header and no rows", file=rows.file)
     order = kept[np.argsort(submitted_us[kept], kind="stable")]
-    submitted, work = submitted_us[order], work_us[order]
+    zero = int(submitted_us[order[0]]) if zero_us is None else zero_us
+    submitted, work = submitted_us[order] - zero, work_us[order]
     table = plain_spec(len(order))
     for column, values in spec.items():
         table[column] = values[order] if isinstance(values, np.ndarray) else values
@@ -369,15 +375,19 @@ def to_workload(
         user_names, table[c.J_USER] = queue_names, table[c.J_QUEUE]
     else:
         user_names, table[c.J_USER] = numbered(users, chosen, ("user",))
-    model_names, model = numbered(models, chosen, ())
     if models is not None:
-        table[c.J_MODEL] = model
+        model_names, model = numbered(models, chosen, ())
+        unnamed = int("" in model_names)
+        model_names, table[c.J_MODEL] = model_names[unnamed:], model - unnamed
+    else:
+        model_names = ()
+    table[c.J_DEADLINE] = np.where(table[c.J_DEADLINE] == c.NEVER, c.NEVER, table[c.J_DEADLINE] - zero)
     guess = work if estimates == "exact" else noisy_estimates(work, rows.index[order])
     table[c.J_ESTIMATE] = np.where(table[c.J_ESTIMATE] > 0, table[c.J_ESTIMATE], guess)
     fault = rows.first_fault()
     return Workload(
         name,
-        submitted - submitted[0],
+        submitted,
         table,
         work,
         users=user_names,
