@@ -95,7 +95,7 @@ def simulate(
         datasets=Path(datasets) if datasets else None,
     )
     prepared = use_case.prepare(request)
-    if note := use_case.dropped_line(prepared.workload):
+    for note in prepared.notes:
         _note(note)
     if sys.stderr.isatty() and use_case.compiles_first():
         _note("compiling once; later runs start at once")
@@ -215,6 +215,8 @@ def _progress_bar() -> Iterator[Callable[[str], Callable[[float], None]] | None]
 # -- the way in -----------------------------------------------------------------------------------------------------
 if find_spec("headway.cli_live") is not None:
     import_module("headway.cli_live").register(app)
+if find_spec("headway.cli_workload") is not None:
+    import_module("headway.cli_workload").register(app)
 
 
 def main() -> None:

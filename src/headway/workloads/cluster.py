@@ -174,6 +174,10 @@ def parse_cluster(text: str) -> Cluster:
     if text in PRESETS:
         return _build(text, PRESETS[text])
     path = Path(text)
+    if path.suffix.lower() == ".csv" and "\0" not in text:
+        from headway.workloads.cluster_tables import read_cluster_table  # which needs this module
+
+        return read_cluster_table(path)
     if text and "\0" not in text and (path.is_file() or path.suffix.lower() in (".yaml", ".yml") or "/" in text):
         return read_cluster(path)
     if _LOOKS_LIKE_SIZE.fullmatch(text):

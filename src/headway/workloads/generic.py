@@ -233,7 +233,7 @@ def _one_of(rows: Rows, name: str, suffixes: Sequence[str]) -> str | None:
 
 
 def _points(rows: Rows, name: str, missing: Ints | None = None) -> Ints | None:
-    """Points in time (µs) of a column; an empty cell is an error, or takes the value of `missing`."""
+    """Points in time (µs) of a column; an empty cell is an error, or takes the value of `missing`; `missing` without a column."""
     key = _one_of(rows, name, ("_us", "_s", "_time"))
     if key is None:
         return missing
@@ -282,8 +282,9 @@ def _work(rows: Rows, submitted: Ints) -> Ints:
     assert start is not None and end is not None
     end_key = _one_of(rows, "end", ("_us", "_s", "_time")) or ""
     rows.drop(start < submitted, "start before submission", end_key.replace("end", "start"), "a start after the submission")
-    rows.drop_lengths(end - start, end_key, "an end after the start, by at most 100 years", "end before start")
-    return np.maximum(end - start, 1)
+    length: Ints = end - start
+    rows.drop_lengths(length, end_key, "an end after the start, by at most 100 years", "end before start")
+    return np.maximum(length, 1)
 
 
 def _sizes(rows: Rows) -> dict[int, Ints | int]:

@@ -148,13 +148,13 @@ def _readable(workload: Workload) -> dict[str, tuple[Cells, Bools]]:
     table |= {"submit_us": (workload.submitted_us, full), "duration_us": (workload.work_us, full), "gpus": (whole, full)}
     if not np.array_equal(workers * WHOLE, workers * spec[c.J_GPU_TASK]):
         table["workers"] = workers, full
-    for key, names, column in (
-        ("user", workload.users, spec[c.J_USER]),
-        ("queue", workload.queues, spec[c.J_QUEUE]),
-        ("model", workload.models, spec[c.J_MODEL]),
+    for key, names, plain_names, column in (
+        ("user", workload.users, ("user",), spec[c.J_USER]),
+        ("queue", workload.queues, ("default",), spec[c.J_QUEUE]),
+        ("model", workload.models, (), spec[c.J_MODEL]),
     ):
         known = (column >= 0) & (column < len(names))
-        if known.any() and (len(names) > 1 or key == "model"):
+        if known.any() and names != plain_names:
             table[key] = [names[i] if i in range(len(names)) else "" for i in column.tolist()], ~known
     masks = spec[c.J_KIND_MASK]
     known = (masks > 0) & (masks < 1 << len(workload.kinds))
