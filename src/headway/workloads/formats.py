@@ -28,6 +28,8 @@ from headway.workloads.tiresias import parse_tiresias
 
 SLURM = "headway.workloads.slurm"
 HEAD_BYTES = 1 << 16
+GENERIC = ("submit_s", "submit_us", "submit_time", "duration_s", "duration_us", "end_s", "end_us", "end_time", "gpus")
+"""Three of these make a generic table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +56,16 @@ FORMATS: dict[str, Format] = {
 def format_of(header: Sequence[str]) -> str:
     """The format whose columns a table has; nothing where it is none's."""
     names = set(header)
-    if is_generic(header):
-        return "generic"
     full = [name for name, of in FORMATS.items() if of.columns and names >= set(of.columns)]
     # Tiresias' columns are part of Muri's.
-    return max(full, key=lambda name: len(FORMATS[name].columns), default="")
+    return max(full, key=lambda name: len(FORMATS[name].columns), default="generic" if is_generic(header) else "")
 
 
 def nearest_format(header: Sequence[str]) -> str:
     """The format that most of its columns speak for; nothing where no column does."""
     names = set(header)
     found = {name: len(names & set(of.columns)) / len(of.columns) for name, of in FORMATS.items() if of.columns}
-    found["generic"] = len(names & {"submit_s", "duration_s", "duration_us", "end_s", "end_time", "gpus"}) / 3
+    found["generic"] = len(names & set(GENERIC)) / 3
     best = max(found, key=lambda name: found[name])
     return best if found[best] > 0 else ""
 

@@ -86,8 +86,8 @@ RANGES: dict[int, tuple[int, int]] = {
 
 
 def is_generic(header: Sequence[str]) -> bool:
-    """Whether a table's columns are those of the generic schema."""
-    return bool({"submit_us", "submit_s", "submit_time"} & set(header))
+    """Whether a table has the columns that the generic schema needs first: submission and GPUs."""
+    return bool({"submit_us", "submit_s", "submit_time"} & set(header)) and "gpus" in header
 
 
 def parse_generic(text: str, *, file: str = "workload", name: str = "", estimates: str = "noisy") -> Workload:
