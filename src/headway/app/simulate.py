@@ -81,7 +81,7 @@ def prepare(request: SimulateRequest) -> Prepared:
     policies = tuple(choose(text.strip()) for text in request.policies)
     if request.journal is not None:
         _check_journal(request.journal, len(policies))
-    cluster = parse_cluster(request.cluster)
+    cluster = parse_cluster(request.cluster, seed=request.seed)
     workload = load_workload(request.workload, datasets=request.datasets, seed=request.seed)
     if window is not None:
         workload = workload.window(*window)
