@@ -69,8 +69,7 @@ def arrivals(stream: Stream, count: int, span_us: int, office: bool) -> list[int
         edges.append(end)
     times = []
     for u in sorted(stream.u() for _ in range(count)):
-        # The draws stand on whole ten-thousandths of a weight: what the profile's two decimals make of a µs.
-        target = Fraction(floor(u * sums[-1] * 10_000 / 2**32), 10_000) if office else Fraction(floor(u * sums[-1] / 2**32))
+        target = u * sums[-1] / 2**32
         i = bisect_right(sums, target) - 1
         times.append(floor(edges[i] + (target - sums[i]) / (sums[i + 1] - sums[i]) * (edges[i + 1] - edges[i])))
     return times
@@ -90,8 +89,10 @@ def philly_like(seed: int, jobs: int, load: Fraction, gpus: int, max_s: int = 60
         size = [1, 2, 4, 8, 16, 32][stream.choice([860, 56, 43, 32, 6, 3])]
         duration_ms = min(stream.quantile(levels, ints(table[min(size, 16)], 1000)), max_s * 1000)
         queue = stream.choice([40, 20, 12, 8, 8, 5, 4, 3])
-        factor = [Fraction(f) for f in ("0.5", "0.8", "1", "1", "1.25", "2", "3")][stream.choice([1] * 7)]
-        drawn.append({"gpus": size, "ms": duration_ms, "queue": queue, "estimate_us": floor(duration_ms * 1000 * factor)})
+        which = stream.choice([1] * 7)
+        factor = [Fraction(f) for f in ("0.5", "0.8", "1", "1", "1.25", "2", "3")][which]
+        drawn.append({"gpus": size, "ms": duration_ms, "queue": queue, "which": which})
+        drawn[-1]["estimate_us"] = floor(duration_ms * 1000 * factor)
     span = floor(sum(job["ms"] * 1000 * job["gpus"] for job in drawn) / (load * gpus))
     for job, at in zip(drawn, arrivals(stream, jobs, span, True), strict=True):
         job["at"] = at
@@ -108,7 +109,7 @@ def mlfs_paper(seed: int, jobs: int, protocol: str, gpus: int) -> list[Job]:
         job["gpus"] = [1, 2, 4, 8, 16, 32][stream.choice([1] * 6)]
         job["model"] = ["alexnet", "mlp", "resnet", "lstm", "svm"][stream.choice([1] * 5)]
         svm = job["model"] == "svm"
-        job["weights"] = [3 + stream.uniform(0, 6) if not svm else 1 for _ in range(job["gpus"])]
+        job["weights"] = [] if svm else [3 + stream.uniform(0, 6) for _ in range(job["gpus"])]
         job["edge"], job["sink"] = stream.uniform(50 * 10**6, 10**8), stream.uniform(50 * 10**6, 10**8)
         job["requests"] = [
             (stream.uniform(300_000, 700_000), stream.uniform(300, 1300), stream.uniform(2 * 10**9, 10**10))
@@ -116,7 +117,8 @@ def mlfs_paper(seed: int, jobs: int, protocol: str, gpus: int) -> list[Job]:
         ]
         job["plateau"], job["k"], job["m"] = stream.uniform(970_000, 10**6), stream.choice([1] * 5), stream.choice([1] * 5)
         job["required"], job["urgency"] = stream.uniform(950_000, 990_000), stream.uniform(1, 10)
-        job["percent"] = [82, 90, 96, 100, 104, 110, 118][stream.choice([1] * 7)]
+        job["which"] = stream.choice([1] * 7)
+        job["percent"] = [82, 90, 96, 100, 104, 110, 118][job["which"]]
         drawn.append(job)
     week = 7 * 86_400_000_000
     if protocol == "literal":
@@ -174,14 +176,15 @@ def trials(seed: int, groups: int, load: Fraction, gpus: int) -> list[Job]:
         a, low, more, least, most, seconds = families[family]
         for _ in range(counts[-1]):
             b2 = stream.uniform(int(Fraction(low) * 10**6), int((Fraction(low) + Fraction(more)) * 10**6))
-            b0 = round(least * (most / least) ** (stream.choice([1] * 17) / 16))
+            which = stream.choice([1] * 17)
+            b0 = round(least * (most / least) ** (which / 16))
             diverges = stream.choice([1, 7]) == 0
-            errors = [factors[stream.choice([1] * 16)] for _ in range(5)]
+            chosen = [stream.choice([1] * 16) for _ in range(5)]
             b2_error = stream.uniform(950_000, 1_150_000)
             k99 = floor(99 * 1000 / (Fraction(a) * Fraction(b0, 10**6)))
             work += floor(k99 * Fraction(seconds) * 1000)
             drawn.append({"group": group, "family": family, "drop": drop, "b2": b2, "b0": b0, "diverges": diverges})
-            drawn[-1].update(errors=errors, b2_error=b2_error, k99=k99)
+            drawn[-1].update(errors=[factors[i] for i in chosen], b2_error=b2_error, k99=k99, which=which, chosen=chosen)
     times = arrivals(stream, groups, floor(work / (load * gpus)), False)
     for job in drawn:
         job["at"] = times[job["group"]]

@@ -1,5 +1,6 @@
 """The frozen generators against slow twins that were written from their description alone (`tests/reference/frozen.py`)."""
 
+import hashlib
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,16 @@ from headway.workloads import truth as y
 from headway.workloads.generators.arrivals import FLAT, OFFICE, WEEK_US, arrivals
 from headway.workloads.generators.draws import Draws
 from headway.workloads.registry import load_workload
+
+
+def sha256(nodes: int, gpus: int, *columns: list[int]) -> str:
+    """The documented hash: the cluster, then column by column."""
+    numbers = [nodes, *[gpus] * nodes, *(value for column in columns for value in column)]
+    return hashlib.sha256(b"".join(int(number).to_bytes(8, "little", signed=True) for number in numbers)).hexdigest()
+
+
+def lists(column: list[list[int]]) -> list[int]:
+    return [number for values in column for number in (len(values), *values)]
 
 
 def column(jobs: list[frozen.Job], name: str) -> list[int]:
@@ -51,6 +62,9 @@ def test_philly_like(seed: int, load: str, size: str, gpus: int) -> None:
     assert jobs.work_us.tolist() == [1000 * ms for ms in column(slow, "ms")]
     assert jobs.spec[c.J_QUEUE].tolist() == jobs.spec[c.J_USER].tolist() == column(slow, "queue")
     assert jobs.spec[c.J_ESTIMATE].tolist() == column(slow, "estimate_us")
+    drawn = (column(slow, name) for name in ("at", "gpus", "ms", "queue", "which"))
+    nodes, each = map(int, size.split("x"))
+    assert jobs.sha256 == sha256(nodes, each, *drawn)
 
 
 LEFT = """59374 48975 40398 33323 26619 39954 32078 25755 20678 16006 26615 20785 16232 12676 9500
@@ -71,6 +85,12 @@ def test_mlfs_paper(seed: int, protocol: str) -> None:
     assert [jobs.models[i] for i in spec[c.J_MODEL]] == column(slow, "model")
     assert spec[c.J_EDGE_BYTES].tolist() == column(slow, "edge")
     assert spec[c.J_URGENCY].tolist() == column(slow, "urgency")
+    requests = [lists([[task[i] for task in job["requests"]] for job in slow]) for i in range(3)]
+    before = [column(slow, name) for name in ("at", "slack_ms", "ms", "iterations", "gpus")]
+    model = [list(CURVES).index(job["model"]) for job in slow]
+    middle = [model, lists(column(slow, "weights")), column(slow, "edge"), column(slow, "sink")]
+    after = [column(slow, name) for name in ("plateau", "k", "m", "required", "urgency", "which")]
+    assert jobs.sha256 == sha256(20, 4, *before, *middle, *requests, *after)
     left = [int(word) for word in LEFT.split()]
     for i, job in enumerate(slow):
         later = max(Fraction(11, 10) * job["ms"] * 1000, job["slack_ms"] * 1000)
@@ -86,7 +106,8 @@ def test_mlfs_paper(seed: int, protocol: str) -> None:
         rows = jobs.details[jobs.detail_at[i] : jobs.detail_at[i + 1]].reshape(-1, c.DETAIL)
         workers = rows[: job["gpus"]]
         assert workers[:, :3].tolist() == [[gpu // 1000, cpus, memory] for gpu, cpus, memory in job["requests"]]
-        exact = [Fraction(weight * 10**6, sum(job["weights"])) for weight in job["weights"]]
+        weights = job["weights"] or [1] * job["gpus"]
+        exact = [Fraction(weight * 10**6, sum(weights)) for weight in weights]
         assert workers[:, 4].sum() == 10**6 and all(abs(s - e) < 1 for s, e in zip(workers[:, 4].tolist(), exact, strict=True))
         assert rows[job["gpus"] :].tolist() == ([[0, 1000, 4 * 10**9, 0, 0]] if i % 2 == 0 else [])
         assert spec[c.J_SKEW, i] == workers[:, 4].max() and spec[c.J_DETAILS, i] == len(rows)
@@ -108,6 +129,7 @@ def test_production(seed: int, load: str) -> None:
     assert jobs.truth[y.Y_UNITS].tolist() == jobs.truth[y.Y_K99].tolist() == column(slow, "K")
     assert jobs.truth[y.Y_PLATEAU].tolist() == column(slow, "b2")
     assert jobs.work_us.tolist() == [job["K"] * job["c"] * 1000 for job in slow]
+    assert jobs.sha256 == sha256(64, 4, *(column(slow, name) for name in ("at", "type", "K", "b2")))
 
 
 def test_the_mixed_cluster_draws_its_background_first() -> None:
@@ -142,3 +164,9 @@ def test_trials(seed: int, load: str) -> None:
             int(value * factor / 1000) for value, factor in zip(map(Fraction, map(Fraction, exact)), factors, strict=True)
         ]
         assert hints[y.H_LOSS0, i] == truth[y.Y_START, i] + job["b2"]
+    of_group = {job["group"]: job for job in slow}
+    groups = [column(list(of_group.values()), name) for name in ("at", "family", "drop")]
+    groups.insert(1, [sum(job["group"] == group for job in slow) for group in of_group])
+    errors = [[job["chosen"][i] for job in slow] for i in range(5)]
+    drawn = [column(slow, name) for name in ("b2", "which", "diverges")]
+    assert jobs.sha256 == sha256(8, 4, *groups, *drawn, *errors, column(slow, "b2_error"))

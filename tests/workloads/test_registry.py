@@ -63,7 +63,8 @@ def test_choices_and_steps_hold_at_the_ends() -> None:
         ("poison", "unknown workload 'poison' (did you mean 'poisson'?)"),
         (
             "zzz",
-            "unknown workload 'zzz'; known: mlfs-paper, mlfs-paper-large, philly-like, poisson, production, trials, or the path of a trace",
+            "unknown workload 'zzz'; known: mlfs-paper, mlfs-paper-large, philly-like, poisson, production, trials, "
+            "or the path of a trace",
         ),
         ("poisson:job=5", "workload poisson: job: unknown parameter (did you mean 'jobs'?)"),
         ("poisson:jobs=0", 'workload poisson: jobs: expected a whole number from 1 to 5000000, got "0"'),

@@ -89,6 +89,7 @@ def prepare(request: SimulateRequest) -> Prepared:
         workload = workload.filtered(request.filter)
     if load is not None:
         workload = workload.scaled_to_load(load, cluster.gpus)
+    cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
     return Prepared(workload.with_costs(*costs), cluster, policies, round_s)
 
 
