@@ -90,7 +90,11 @@ def test_events_come_in_the_order_that_the_state_needs() -> None:
         ("4x", 'cluster: expected NODESxGPUS such as 16x8, got "4x"'),
         ("4xnan", 'cluster: expected NODESxGPUS such as 16x8, got "4xnan"'),
         ("philyl", "unknown cluster 'philyl' (did you mean 'philly'?)"),
-        ("", "unknown cluster ''; known: philly, NODESxGPUS such as 16x8, or a YAML file"),
+        (
+            "",
+            "unknown cluster ''; known: 20x4, mlfs-paper-large, philly, production-mixed, "
+            "NODESxGPUS such as 16x8, or a YAML file",
+        ),
         ("missing.yaml", "missing.yaml: cannot be read: No such file or directory"),
     ],
 )

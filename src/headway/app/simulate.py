@@ -86,7 +86,7 @@ def prepare(request: SimulateRequest) -> Prepared:
     policies = tuple(choose(text.strip()) for text in request.policies)
     if request.journal is not None:
         _check_journal(request.journal, len(policies))
-    cluster = parse_cluster(request.cluster)
+    cluster = parse_cluster(request.cluster, seed=request.seed)
     workload = load_workload(request.workload, datasets=request.datasets, seed=request.seed)
     if window is not None:
         workload = workload.window(*window)
@@ -94,6 +94,7 @@ def prepare(request: SimulateRequest) -> Prepared:
         workload = workload.filtered(request.filter)
     if load is not None:
         workload = workload.scaled_to_load(load, cluster.gpus)
+    cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
     workload = workload.with_costs(*costs)
     notes = (dropped_line(workload), unserved_line(workload, cluster))
     return Prepared(for_cluster(workload, cluster), cluster, policies, round_s, tuple(note for note in notes if note))

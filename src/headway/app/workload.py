@@ -48,7 +48,7 @@ def load(text: str, datasets: Path | None, seed: int) -> Workload:
 
 def statistics(workload: Workload) -> Json:
     """Figures of a workload, ready for JSON. Durations are seconds; percentiles are by nearest rank."""
-    gpus, milli, work = workload.gpu_milli / WHOLE, workload.gpu_milli, np.sort(workload.work_us)
+    milli, work = workload.gpu_milli, np.sort(workload.work_us)
     ordered = np.sort(milli)
     span = workload.span_us
     return {
@@ -57,7 +57,7 @@ def statistics(workload: Workload) -> Json:
         "jobs": len(workload),
         "gpus": {
             "total": float(milli.sum()) / WHOLE,
-            "mean": float(gpus.mean()),
+            "mean": float(milli.mean()) / WHOLE,
             **{f"p{percent}": nearest_rank(ordered, percent) / WHOLE for percent in PERCENTS},
             "max": int(ordered[-1]) / WHOLE,
             "jobs_by_gpus": gpu_counts(milli),
@@ -85,7 +85,10 @@ def statistics(workload: Workload) -> Json:
 def rows_told(workload: Workload) -> Json:
     """What became of the source's rows."""
     dropped, noted = dict(sorted(workload.dropped.items())), dict(sorted(workload.noted.items()))
-    return {"rows_dropped": sum(dropped.values()), "dropped": dropped, "dropped_first": workload.dropped_first, "noted": noted}
+    count = sum(dropped.values())
+    read = workload.rows_read or len(workload) + count
+    told = {"rows_read": read, "rows_kept": read - count, "rows_dropped": count} if workload.rows_read or count else {}
+    return {**told, "dropped": dropped, "dropped_first": workload.dropped_first, "noted": noted}
 
 
 def gpu_counts(milli: Ints) -> dict[str, int]:
@@ -158,14 +161,11 @@ def import_file(form: str, file: Path, output: Path, *, options: str = "", repla
     workload = read_file(file, options, name=file.name, form=form)
     with whole_or_nothing(output, "output") as partial:
         write(workload, partial)
-    told = rows_told(workload)
     return {
         "format": form,
         "file": str(file),
         "output": str(output),
-        "rows_read": len(workload) + told["rows_dropped"],
-        "rows_kept": len(workload),
-        **told,
+        **({"rows_read": len(workload), "rows_kept": len(workload), "rows_dropped": 0} | rows_told(workload)),
         "jobs": len(workload),
         "sha256": workload.sha256,
     }
@@ -216,14 +216,14 @@ def listing(datasets: Path | None) -> Json:
 
 
 def _generator(name: str, target: str) -> Json:
-    """What the docstring of a generator says: its first line is `` `NAME:key=default,…`: what it is. ``"""
+    """What a generator's docstrings say: that of its module what it makes, that of its function `` `NAME:key=default,…` ``."""
     module, _, function = target.partition(":")
-    text = inspect.getdoc(getattr(importlib.import_module(module), function)) or ""
-    first = " ".join(text.partition("\n\n")[0].split())
-    match = re.match(r"`+([^`]+)`+:?\s*(.*)", first)
-    spec, doc = (match[1], match[2]) if match else (name, first)
-    params = dict(item.partition("=")[::2] for item in spec.partition(":")[2].split(",") if item)
-    return {"name": name, "description": doc[:1].upper() + doc[1:].partition(". ")[0].rstrip("."), "params": params}
+    home = importlib.import_module(module)
+    doc = " ".join((inspect.getdoc(home) or "").partition("\n\n")[0].split())
+    doc = re.sub(r"^(`[^`]*`(, | and )?)+: ", "", doc).partition(". ")[0].rstrip(".")
+    spec = re.match(r"`([^`]+)`", inspect.getdoc(getattr(home, function)) or "")
+    params = dict(item.partition("=")[::2] for item in (spec[1] if spec else "").partition(":")[2].split(",") if item)
+    return {"name": name, "description": doc, "params": params}
 
 
 def _found(datasets: Path) -> list[Json]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headway.core.errors import UserError, shown
-from headway.core.specstring import known, one_of, parse_part, read_params, unknown_name
+from headway.core.specstring import Part, one_of, parse_part, read_params, unknown_name
 from headway.workloads.generic import MARK, is_generic, parse_generic
 from headway.workloads.itp import COLUMNS as ITP
 from headway.workloads.itp import parse_itp
@@ -108,9 +109,7 @@ def read_file(path: Path, options: str = "", *, name: str = "", form: str = "") 
         return read_parquet(path, name=name, **read_params(part, {"estimates": one_of(*ESTIMATES)}, "workload"))
     # A file of Slurm's is looked at first: JSON is no table.
     if form == "slurm" or (not form and detect(path) == "slurm"):
-        if part.params:
-            raise UserError(f"unknown parameter{known(())}", key=f"workload slurm: {next(iter(part.params))}")
-        return _read_slurm(path, name)
+        return _read_slurm(path, name, part)
     params = read_params(part, {"estimates": one_of(*ESTIMATES)}, "workload")
     table = read_table(path)
     header = header_of(table)
@@ -122,11 +121,12 @@ def read_file(path: Path, options: str = "", *, name: str = "", form: str = "") 
     return parse(table, file=str(path), name=name, **params)
 
 
-def _read_slurm(path: Path, name: str) -> Workload:
+def _read_slurm(path: Path, name: str, part: Part) -> Workload:
     if find_spec(SLURM) is None:
         raise UserError("this build has no reader of Slurm's accounting", file=str(path))
-    read: Callable[[Path], Workload] = importlib.import_module(SLURM).read_slurm
-    jobs = read(path)
+    read: Callable[..., Workload] = importlib.import_module(SLURM).read_slurm
+    options = [key for key in inspect.signature(read).parameters if key not in ("path", "name")]
+    jobs = read(path, **read_params(part, dict.fromkeys(options, str), "workload"))
     return replace(jobs, name=name) if name else jobs
 
 

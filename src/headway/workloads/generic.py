@@ -18,7 +18,7 @@ One job a row. A time is given in one of three columns: `…_s` (seconds), `…_
 | `estimate_…` | what its user said that it takes | `time_limit`, else as in the Philly trace |
 | `time_limit_…`, `deadline_…` | a duration; a point in time | none |
 | `iterations`, `batch` | of its training | unknown |
-| `spec.NAME`, `true.NAME`, `details` | a column as it is in `core/columns.py`, `workloads/truth.py` | from the above |
+| `spec.`, `true.`, `hint.NAME`, `details` | a column as it is in `core/columns.py`, `workloads/truth.py` | from the above |
 
 A file that Headway wrote also carries, as JSON, the order of names, hashes, and what was dropped: in a CSV on a first line
 `# headway-workload …`, in Parquet as metadata. Its clock is kept; in any other file the first submission is time 0.
@@ -56,10 +56,10 @@ from headway.workloads.rows import (
 )
 from headway.workloads.schema import SCHEMA, Workload
 from headway.workloads.select import Bools
-from headway.workloads.truth import TRUTH_COLUMN_NAMES, TRUTH_COLUMNS
+from headway.workloads.truth import HINT_COLUMN_NAMES, HINT_COLUMNS, TRUTH_COLUMN_NAMES, TRUTH_COLUMNS
 
 MARK = "# headway-workload "
-SPEC, TRUE = "spec.", "true."
+SPEC, TRUE, HINT = "spec.", "true.", "hint."
 DURATION_UNITS = {"_us": 1, "_s": US_PER_S}
 POINTS = ("submit", "start", "end", "deadline")
 DURATIONS = ("duration", "estimate", "time_limit")
@@ -71,6 +71,7 @@ KNOWN = (
     *PLAIN,
     *(SPEC + name for name in c.SPEC_COLUMN_NAMES),
     *(TRUE + name for name in TRUTH_COLUMN_NAMES),
+    *(HINT + name for name in HINT_COLUMN_NAMES),
 )
 PRIORITY_MAX = 100
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -118,6 +119,9 @@ def read_meta(text: str | bytes, file: str) -> dict[str, Any]:
         and _is_list(meta.get("usage", [0, 0, 0]), int)
         and len(meta.get("usage", [0, 0, 0])) == 3
         and len(meta.get("kinds", [])) <= KINDS_MAX
+        and isinstance(meta.get("rows_read", 0), int)
+        and _is_list(meta.get("quotas_ppm", []), int)
+        and len(meta.get("quotas_ppm", [])) in (0, len(meta.get("queues", [])))
     )
     if not good:
         raise UserError("what the file says about itself is not what Headway writes", file=file, line=1)
@@ -152,7 +156,10 @@ def from_rows(rows: Rows, name: str, meta: Mapping[str, Any] | None, estimates: 
     names = next((rows.texts(key, "") for key in ("name", "job") if key in header), None)
     given = {key: rows.texts(key, default) for key, default in (("user", "user"), ("queue", "default")) if key in header}
     raw = _raw(rows, SPEC, c.SPEC_COLUMN_NAMES)
-    truth = _raw(rows, TRUE, TRUTH_COLUMN_NAMES)
+    hidden = {
+        "truth": (TRUTH_COLUMNS, _raw(rows, TRUE, TRUTH_COLUMN_NAMES)),
+        "hints": (HINT_COLUMNS, _raw(rows, HINT, HINT_COLUMN_NAMES)),
+    }
     details = _details(rows, raw)
     _refuse_shapes(rows, {**spec, **raw})
     jobs = to_workload(
@@ -171,7 +178,7 @@ def from_rows(rows: Rows, name: str, meta: Mapping[str, Any] | None, estimates: 
     )
     order = np.flatnonzero(rows.good)
     order = order[np.argsort(submitted[order], kind="stable")]
-    done = _as_written(jobs, meta or {}, order, raw, truth, details)
+    done = _as_written(jobs, meta or {}, order, raw, hidden, details)
     for key, column in (("users", c.J_USER), ("queues", c.J_QUEUE), ("models", c.J_MODEL)):
         if (most := int(done.spec[column].max())) >= len(getattr(done, key)) and column != c.J_MODEL:
             raise UserError(f"the file names {len(getattr(done, key))} {key}, and a job has number {most}", file=rows.file)
@@ -183,7 +190,7 @@ def _as_written(
     meta: Mapping[str, Any],
     order: Ints,
     raw: Mapping[int, Ints],
-    truth: Mapping[int, Ints],
+    hidden: Mapping[str, tuple[int, Mapping[int, Ints]]],
     details: Sequence[Sequence[int]],
 ) -> Workload:
     """The jobs with the raw columns, and with the names' order and the hash of a file that Headway wrote."""
@@ -202,11 +209,11 @@ def _as_written(
             changed[key] = (*listed, *added)
     for column, values in raw.items():
         spec[column] = values[order]
-    if truth:
-        table = np.zeros((TRUTH_COLUMNS, len(jobs)), np.int64)
-        for column, values in truth.items():
-            table[column] = values[order]
-        changed["truth"] = table
+    for key, (columns, found) in hidden.items():
+        if found:
+            changed[key] = np.zeros((columns, len(jobs)), np.int64)
+            for column, values in found.items():
+                changed[key][column] = values[order]
     if details:
         chosen = [details[row] for row in order.tolist()]
         changed["detail_at"] = np.concatenate(([0], np.cumsum([len(numbers) for numbers in chosen]))).astype(np.int64)
@@ -216,6 +223,8 @@ def _as_written(
         changed |= {"usage_jitter_ppm": jitter, "usage_hold_us": hold, "usage_seed": seed}
         changed["dropped"] = dict(Counter(meta.get("dropped", {})) + Counter(jobs.dropped))
         changed["dropped_first"] = jobs.dropped_first or meta.get("dropped_first", "")
+        changed["rows_read"] = meta.get("rows_read", jobs.rows_read)
+        changed["quotas_ppm"] = tuple(meta.get("quotas_ppm", ()))
         changed["noted"] = dict(Counter(meta.get("noted", {})) + Counter(jobs.noted))
     done = replace(jobs, spec=spec, **changed)
     if meta.get("frozen_sha256") and done.sha256 == meta.get("sha256"):  # unchanged since it was written
@@ -414,7 +423,7 @@ def _details(rows: Rows, raw: Mapping[int, Ints]) -> list[list[int]]:
         bad[row] = len(numbers) % c.DETAIL != 0 or not all(len(n) <= 18 and n.isdecimal() for n in numbers)
         found.append([] if bad[row] else [int(n) for n in numbers])
     given = raw.get(c.J_DETAILS, np.zeros(len(rows), np.int64))
-    bad |= np.array([len(numbers) for numbers in found], np.int64) != given
+    bad |= np.array([len(numbers) for numbers in found], np.int64) != given * c.DETAIL
     rows.drop(bad, "bad details", "details", f"{c.DETAIL} whole numbers a task, as many as spec.details says")
     return found
 
@@ -425,4 +434,11 @@ def _refuse_shapes(rows: Rows, spec: Mapping[int, Ints | int]) -> None:
     parts = np.asarray(spec.get(c.J_PIPELINE, 1)) * np.asarray(spec.get(c.J_TENSOR, 1))
     tasks = high * parts + np.asarray(spec.get(c.J_SERVERS_MAX, 0)) + np.asarray(spec.get(c.J_SERVERS, 0))
     bad = (low > data) | (data > high) | (parts > TASKS_MAX) | (tasks > TASKS_MAX)
-    rows.drop(np.broadcast_to(bad, rows.good.shape), "impossible shape", "workers", f"at most {TASKS_MAX} tasks")
+    differ = np.asarray(spec.get(c.J_DETAILS, 0))
+    bad |= (differ > 0) & (differ != data * parts + np.asarray(spec.get(c.J_SERVERS, 0)))
+    rows.drop(
+        np.broadcast_to(bad, rows.good.shape),
+        "impossible shape",
+        "workers",
+        f"at most {TASKS_MAX} tasks, as many as the details are of",
+    )

@@ -37,7 +37,9 @@ from headway.workloads.rows import (
 )
 from headway.workloads.schema import Workload
 
-__all__ = ["COLUMNS", "ESTIMATES", "ESTIMATE_TWENTIETHS", "noisy_estimates", "parse_philly", "read_philly", "splitmix64"]
+__all__ = [
+    "COLUMNS", "ESTIMATES", "ESTIMATE_TWENTIETHS", "noisy_estimates", "parse_philly", "read_philly", "read_table", "splitmix64",
+]  # fmt: skip
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 IGNORED = ("gpu_time",)

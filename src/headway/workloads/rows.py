@@ -35,8 +35,9 @@ CLOCK_MAX_US = EXACT_MAX
 CLOCK_EXPECTED = "a time from 0 to 285 years"
 UNKNOWN_NAMED_MAX = 20
 ESTIMATES = ("noisy", "exact")
+"""How a job that says nothing of it gets an estimate."""
 ESTIMATE_TWENTIETHS = (10, 16, 20, 20, 25, 40, 60)
-"""The factors, times 20, of estimates that a trace does not hold."""
+"""The factors, times 20, of noisy estimates."""
 
 _DIGITS = [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18]
 _MARKS = [4, 7, 13, 16]
@@ -398,6 +399,7 @@ def to_workload(
         dropped=dict(rows.dropped),
         dropped_first=str(fault) if fault else "",
         noted=dict(rows.noted),
+        rows_read=len(rows),
     )
 
 

@@ -24,11 +24,11 @@ from headway.core.arrays import Ints
 from headway.core.columns import WHOLE
 from headway.core.errors import UserError
 from headway.core.units import DURATION_MAX_US
-from headway.workloads.generic import KNOWN, MARK, PRIORITY_MAX, SPEC, TRUE, from_rows, read_meta
+from headway.workloads.generic import HINT, KNOWN, MARK, PRIORITY_MAX, SPEC, TRUE, from_rows, read_meta
 from headway.workloads.rows import CLOCK_MAX_US, FILE_BYTES_MAX, GPUS_MAX, Cells, Rows, note_unknown, refuse_columns
 from headway.workloads.schema import JOBS_MAX, SCHEMA, Workload
 from headway.workloads.select import Bools
-from headway.workloads.truth import TRUTH_COLUMN_NAMES
+from headway.workloads.truth import HINT_COLUMN_NAMES, TRUTH_COLUMN_NAMES
 
 META_KEY = b"headway-workload"
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
@@ -106,6 +106,8 @@ def meta_of(workload: Workload) -> dict[str, Any]:
         "dropped": dict(workload.dropped),
         "dropped_first": workload.dropped_first,
         "noted": dict(workload.noted),
+        "rows_read": workload.rows_read,
+        "quotas_ppm": list(workload.quotas_ppm),
     }
 
 
@@ -121,9 +123,13 @@ def table_of(workload: Workload) -> dict[str, tuple[Cells, Bools]]:
         raise UserError("durations of nothing or over 100 years cannot be written", key=f"workload {workload.name}")
     table = _readable(workload)
     table |= _differing(workload, table)
-    for name, column in zip(TRUTH_COLUMN_NAMES, workload.truth, strict=True):
-        if column.any():
-            table[TRUE + name] = column, _none(workload)
+    for prefix, names, columns in (
+        (TRUE, TRUTH_COLUMN_NAMES, workload.truth),
+        (HINT, HINT_COLUMN_NAMES, workload.hints),
+    ):
+        for name, column in zip(names, columns, strict=True):
+            if column.any():
+                table[prefix + name] = column, _none(workload)
     if len(workload.details):
         bounds = workload.detail_at.tolist()
         numbers = workload.details.tolist()
