@@ -224,6 +224,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     times = sorted(draw(st.lists(st.integers(0, 2**53), min_size=count, max_size=count)))
     work = draw(st.lists(st.integers(1, 3 * 10**15), min_size=count, max_size=count))
     names = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",), exclude_characters="\0"), max_size=5)
+    people = st.lists(names.map(str.strip).filter(bool), min_size=3, max_size=3, unique=True)
     truth = np.zeros((TRUTH_COLUMNS, count), np.int64)
     truth[draw(st.integers(0, TRUTH_COLUMNS - 1))] = draw(st.integers(-(2**61), 2**61))
     return Workload(
@@ -231,7 +232,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         np.array(times, np.int64),
         spec,
         np.array(work, np.int64),
-        users=tuple(draw(st.lists(names, min_size=3, max_size=3))),
+        users=tuple(draw(people)),
         queues=("q", "default"),
         kinds=("t4", "a100", "h100"),
         models=("m", "n"),

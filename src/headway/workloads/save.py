@@ -21,9 +21,9 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints
-from headway.core.columns import WHOLE
+from headway.core.columns import GPUS_PER_NODE_MAX, WHOLE
 from headway.core.errors import UserError
-from headway.core.units import DURATION_MAX_US
+from headway.core.units import CPUS_MAX, DURATION_MAX_US
 from headway.workloads.generic import HINT, KNOWN, MARK, PRIORITY_MAX, SPEC, TRUE, from_rows, read_meta
 from headway.workloads.rows import CLOCK_MAX_US, FILE_BYTES_MAX, GPUS_MAX, Cells, Rows, note_unknown, refuse_columns
 from headway.workloads.schema import JOBS_MAX, SCHEMA, Workload
@@ -145,14 +145,17 @@ def _none(workload: Workload) -> Bools:
 def _readable(workload: Workload) -> dict[str, tuple[Cells, Bools]]:
     """The columns that people read, without those that say nothing."""
     spec, full = workload.spec, _none(workload)
-    workers = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR]
-    gpus = np.minimum(workers * spec[c.J_GPU_TASK] / WHOLE, GPUS_MAX)
+    workers, each = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR], spec[c.J_GPU_TASK]
+    whole_each = (each % WHOLE == 0) & (each <= GPUS_PER_NODE_MAX * WHOLE)
+    fits = ((each < WHOLE) | whole_each) & (workers * each <= GPUS_MAX * WHOLE)  # what else there is stands in spec columns
+    workers, each = np.where(fits, workers, 1), np.where(fits, each, 0)
+    gpus = workers * each / WHOLE
     whole: Cells = gpus.astype(np.int64) if np.all(gpus == np.floor(gpus)) else gpus
     table: dict[str, tuple[Cells, Bools]] = {}
     if workload.job_names:
         table["name"] = workload.job_names, full
     table |= {"submit_us": (workload.submitted_us, full), "duration_us": (workload.work_us, full), "gpus": (whole, full)}
-    if not np.array_equal(workers * WHOLE, workers * spec[c.J_GPU_TASK]):
+    if np.any(each != WHOLE):
         table["workers"] = workers, full
     for key, names, plain_names, column in (
         ("user", workload.users, ("user",), spec[c.J_USER]),
@@ -181,8 +184,10 @@ def _readable(workload: Workload) -> dict[str, tuple[Cells, Bools]]:
         said = (spec[column] != plain) & (spec[column] >= low) & (spec[column] <= high)
         if said.any():
             table[key] = spec[column], ~said
-    if np.any(spec[c.J_CPU_TASK] != WHOLE):
-        table["cpus"] = spec[c.J_CPU_TASK] / WHOLE, spec[c.J_CPU_TASK] == WHOLE
+    cpus = spec[c.J_CPU_TASK]
+    said = (cpus != WHOLE) & (cpus <= CPUS_MAX * WHOLE)
+    if said.any():
+        table["cpus"] = cpus / WHOLE, ~said
     return table
 
 
