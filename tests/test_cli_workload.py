@@ -63,7 +63,7 @@ def test_show_tells_of_rows_and_draws(capsys: Captured, tmp_path: Path) -> None:
     out = capsys.readouterr().out
     assert "dropped    1: missing submission_time" in out and "dropped    1: zero duration" in out
     assert f"the first  {path}:4: duration: expected " in out
-    assert "50.0%  1 jobs" not in out and "88.9%" in out  # c2 has 4 of 5 GPU hours: 0.8
+    assert "80.0%  1 jobs" in out  # of the queue c2: 4 of 5 GPU hours
     assert "█" in out
 
 

@@ -222,7 +222,7 @@ def test_each_column_that_is_missing_is_named(form: str, tmp_path: Path) -> None
         ("job_id,num_gpu,iterations,model_name,duration", "no column 'submit_time'"),
         ("duration_s,gpus,user", "no column 'submit_s'"),
         ("name,cpu_milli,num_gpu,gpu_milli", "no column 'memory_mib'"),
-        ("a,b,c", "not a table of jobs of a known format"),
+        ("a,b,c", "no column 'submit_s', nor the columns of another format (see 'headway workload list')"),
         ("cluster,cluster,job_id,submission_time,duration,num_gpu", "more than one column 'cluster'"),
     ],
 )

@@ -135,9 +135,8 @@ def _refuse(header: Sequence[str], file: str) -> None:
     near = nearest_format(header)
     if not near:
         shape = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
-        raise UserError(
-            f"not a table of jobs of a known format (see 'headway workload list'); found {shown(shape)}", file=file, line=1
-        )
+        missing = "no column 'submit_s', nor the columns of another format (see 'headway workload list')"
+        raise UserError(f"{missing}; found {shown(shape)}", file=file, line=1)
     if near == "generic":
         parse_generic(",".join(header) + "\n", file=file)
     refuse_columns(header, FORMATS[near].columns, file)
