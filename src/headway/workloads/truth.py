@@ -46,3 +46,8 @@ TRUTH_COLUMNS = len(TRUTH_COLUMN_NAMES)
 `base_us`: compute of an iteration with batch one on the fastest GPU; `bytes`: the gradient; `t0…t3`: see SCALED; `k99`: units
 until the first term of INVERSE is at 1 %; `diverges`: its loss rises from k99/3 on; `drop`: its plateau falls by 30 % at k99/2;
 `cap_gpu_us`: the attained service at which the job leaves (0: none); `noise_ppm`: of observations."""
+
+_HALF = (-3090232, -1862732, -1534121, -1318011, -1150349, -1009990, -887147, -776422, -674490, -579132, -488776, -402250,
+         -318639, -237202, -157311, -78412)  # fmt: skip
+NORMAL_PPM = (*_HALF, 0, *(-knot for knot in reversed(_HALF)))
+"""The quantile function of the normal distribution, in ppm of σ, at 0, 1/32 … 1 of a uniform draw."""
