@@ -187,7 +187,7 @@ def report_end(
     """Tell that an attempt is over. The payload is the bytes that it moved between nodes and, at the end of a job whose accuracy
     is judged, its true accuracy (ppm) now and by its deadline; nothing if there is nothing to tell."""
     count_moved(job, W, WF)
-    moved, at = int(WF[F_MOVED, job]), X[X_OUT_POOL]
+    moved, at = int(round(WF[F_MOVED, job])), X[X_OUT_POOL]
     WF[F_MOVED, job] = 0.0
     accuracy = true_accuracy(job, WF[F_DONE, job] * W[W_UNITS, job] / W[W_WORK, job], W) if final else -1.0
     size = 0
