@@ -141,7 +141,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 def test_plain_gzip_members_and_a_byte_order_mark_are_the_same_jobs(tmp_path: Path) -> None:
     text = (HEADER + ROWS).encode()
     hashes = set()
-    for content in (text, b"\xef\xbb\xbf" + text, gzip.compress(text, mtime=0), gzip.compress(text[:50]) + gzip.compress(text[50:])):
+    for content in (text, b"\xef\xbb\xbf" + text, gzip.compress(text), gzip.compress(text[:50]) + gzip.compress(text[50:])):
         path = tmp_path / "t"
         path.write_bytes(content)
         hashes.add(read_philly(path).sha256)
