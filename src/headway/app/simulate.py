@@ -23,6 +23,8 @@ from headway.workloads.select import parse_window
 
 NS_PER_MS = 1_000_000
 SEED_MAX = 2**63 - 1
+RESTART_S = 30.0
+"""What starting again takes a job that says nothing of it."""
 
 Json = dict[str, Any]
 Progress = Callable[[float], None]
@@ -42,9 +44,9 @@ class SimulateRequest:
     round: str = "60"
     window: str | None = None
     filter: str | None = None
-    save_cost: str = "0"
-    restart_cost: str = "30"
-    checkpoint_every: str = "0"
+    save_cost: str | None = None
+    restart_cost: str | None = None
+    checkpoint_every: str | None = None
     skip: bool = True
     journal: Path | None = None
     datasets: Path | None = None
@@ -69,8 +71,8 @@ def prepare(request: SimulateRequest) -> Prepared:
     if not 0 <= request.seed <= SEED_MAX:
         raise UserError(f"expected a whole number from 0 to {SEED_MAX}, got {shown(request.seed)}", key="seed")
     round_s = _seconds(request.round, "round")
-    costs = [_seconds(request.save_cost, "save-cost"), _seconds(request.restart_cost, "restart-cost")]
-    costs.append(_seconds(request.checkpoint_every, "checkpoint-every"))
+    asked = {"save-cost": request.save_cost, "restart-cost": request.restart_cost, "checkpoint-every": request.checkpoint_every}
+    costs = [None if text is None else _seconds(text, key) for key, text in asked.items()]
     window = parse_window(request.window) if request.window is not None else None
     load = None
     if request.load is not None:
@@ -89,6 +91,8 @@ def prepare(request: SimulateRequest) -> Prepared:
         workload = workload.filtered(request.filter)
     if load is not None:
         workload = workload.scaled_to_load(load, cluster.gpus)
+    if not workload.has_costs:
+        workload = workload.with_costs(restore_s=RESTART_S)
     cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
     return Prepared(workload.with_costs(*costs), cluster, policies, round_s)
 

@@ -20,9 +20,10 @@ from headway.place.passes import in_order
 from headway.sim import columns as w
 from headway.sim.heap import push
 from headway.sim.kernels import HEAP_MARGIN, advance, execute, note_next
-from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP
+from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP, PPM
 from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
+from headway.workloads.truth import Y_CURVE, Y_OBSERVE_EVERY, Y_UNITS, Curve
 
 WRONG = {
     1: "a job was started while an attempt of it still runs",
@@ -57,9 +58,10 @@ class World:
         W[w.W_ROOM] = room
         W[w.W_TASK0] = np.concatenate(([0], np.cumsum(room)[:-1])) if jobs else 0
         W[w.W_WORK], W[w.W_SAVE], W[w.W_RESTORE] = workload.work_us, spec[c.J_SAVE], spec[c.J_RESTORE]
-        W[w.W_EVERY], W[w.W_UNITS] = spec[c.J_EVERY], spec[c.J_UNITS_TOTAL]
-        self.W, self.WF = W, np.zeros((2, jobs), np.float64, order="F")
-        self.WF[w.F_RATE] = 1.0
+        W[w.W_EVERY], W[w.W_UNITS], W[w.W_STEP] = spec[c.J_EVERY], spec[c.J_UNITS_TOTAL], 1
+        self._fill_truth(W, workload)
+        self.W, self.WF = W, np.zeros((w.WORLD_JOB_FLOATS, jobs), np.float64, order="F")
+        self.WF[w.F_RATE] = self.WF[w.F_FACTOR] = 1.0
         self.P: Table = np.zeros((w.WORLD_TASK_COLUMNS, int(room.sum())), np.int64, order="F")
         self._fill_requests(workload, room)
         self.V: Table = np.zeros((w.WORLD_NODE_COLUMNS, nodes), np.int64)
@@ -68,8 +70,9 @@ class World:
         self.V[w.V_GPU0] = np.concatenate(([0], np.cumsum(self.V[w.V_GPUS])[:-1]))
         self.V[w.V_CPU_MAX] = [n.cpus_milli for n in cluster.nodes]
         self.V[w.V_NET_MAX] = [n.network_bytes_per_s for n in cluster.nodes]
+        self.V[w.V_RACK], self.V[w.V_SPEED] = [n.rack for n in cluster.nodes], PPM
         self.D: Table = np.zeros((3, gpus), np.int64)
-        self.VF: Floats = np.ones((2, nodes), np.float64)
+        self.VF: Floats = np.ones((w.WORLD_NODE_FLOATS, nodes), np.float64)
         self.DF: Floats = np.ones(gpus, np.float64)
         self.H: Table = np.zeros((4 * HEAP_MARGIN, 4), np.int64)
         self.X: Ints = np.zeros(w.WORLD_COUNTERS, np.int64)
@@ -88,6 +91,21 @@ class World:
     def reject(self, flags: Ints) -> None:
         """Which jobs are refused at submission (1), instead of those that this world's own cluster could not hold."""
         self._rejected = flags
+
+    @staticmethod
+    def _fill_truth(W: Table, workload: Workload) -> None:
+        spec, truth = workload.spec, workload.truth
+        W[w.W_CUT], W[w.W_WIDTH], W[w.W_SYNC] = spec[c.J_CUT], spec[c.J_WIDTH], spec[c.J_SYNC]
+        W[w.W_PARTITIONS] = spec[c.J_PIPELINE] * spec[c.J_TENSOR]
+        W[w.W_EDGE_BYTES], W[w.W_SYNC_BYTES] = spec[c.J_EDGE_BYTES], spec[c.J_SYNC_BYTES]
+        W[w.W_DUE], W[w.W_DUE_PPM] = c.NEVER, -1
+        if truth.size == 0:
+            return
+        W[w.W_TRUTH :] = truth
+        known = truth[Y_UNITS] > 0
+        W[w.W_UNITS] = np.where(known, truth[Y_UNITS], W[w.W_UNITS])
+        W[w.W_STEP] = np.where(known, np.maximum(truth[Y_OBSERVE_EVERY], 1), 1)
+        W[w.W_DUE] = np.where(truth[Y_CURVE] == Curve.POWER, spec[c.J_DEADLINE], c.NEVER)
 
     def _fill_requests(self, workload: Workload, room: Ints) -> None:
         spec, P = workload.spec, self.P
@@ -144,8 +162,8 @@ class World:
         room = 2 * len(batch) + len(batch.pool)
         if room > len(self._out):
             self._out = np.empty((2 * room, c.RECORD), np.int64)
-        if 4 * len(batch.pool) > len(self._out_pool):
-            self._out_pool = np.empty(8 * len(batch.pool), np.int64)
+        if 4 * (len(batch.pool) + len(batch)) > len(self._out_pool):
+            self._out_pool = np.empty(8 * (len(batch.pool) + len(batch)), np.int64)
         if X.item(w.X_HEAP) + HEAP_MARGIN + 3 * room > len(self.H):
             self._tidy_heap(3 * room)
         execute(
@@ -165,7 +183,7 @@ class World:
         heap = self.H[:size].copy()
         ids = heap[:, w.H_KEY] & ((1 << w.RANK_BITS) - 1)
         rank = heap[:, w.H_KEY] >> w.RANK_BITS
-        of_task, fixed = rank == w.RANK_USAGE, (rank <= w.RANK_NODE_UP) | (rank == w.RANK_CANCELLED)
+        of_task, fixed = rank == w.RANK_USAGE, (rank <= w.RANK_NODE_UP) | (rank == w.RANK_CANCELLED) | (rank == w.RANK_DUE)
         version = np.where(of_task, self.P[w.P_VERSION, np.where(of_task, ids, 0)] if self.P.shape[1] else 0, 0)
         version = np.where(~of_task & ~fixed, self.W[w.W_VERSION, np.where(~of_task & ~fixed, ids, 0)], version)
         heap = heap[fixed | (heap[:, w.H_VERSION] == version)]
