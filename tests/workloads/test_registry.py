@@ -7,7 +7,9 @@ import pytest
 
 from headway.core import columns as c
 from headway.core.errors import UserError
-from headway.workloads.registry import POISSON_MS, Draws, choices, equal_steps, load_workload
+from headway.workloads.generators.draws import Draws, choices, equal_steps
+from headway.workloads.generators.poisson import DURATIONS_MS as POISSON_MS
+from headway.workloads.registry import load_workload
 
 
 def test_poisson_jobs_are_pinned() -> None:
@@ -59,7 +61,11 @@ def test_choices_and_steps_hold_at_the_ends() -> None:
     ("text", "message"),
     [
         ("poison", "unknown workload 'poison' (did you mean 'poisson'?)"),
-        ("zzz", "unknown workload 'zzz'; known: poisson, or the path of a trace"),
+        (
+            "zzz",
+            "unknown workload 'zzz'; known: mlfs-paper, mlfs-paper-large, philly-like, poisson, production, trials, "
+            "or the path of a trace",
+        ),
         ("poisson:job=5", "workload poisson: job: unknown parameter (did you mean 'jobs'?)"),
         ("poisson:jobs=0", 'workload poisson: jobs: expected a whole number from 1 to 5000000, got "0"'),
         ("poisson:jobs=-5", 'workload poisson: jobs: expected a whole number from 1 to 5000000, got "-5"'),

@@ -83,7 +83,7 @@ def prepare(request: SimulateRequest) -> Prepared:
     policies = tuple(choose(text.strip()) for text in request.policies)
     if request.journal is not None:
         _check_journal(request.journal, len(policies))
-    cluster = parse_cluster(request.cluster)
+    cluster = parse_cluster(request.cluster, seed=request.seed)
     workload = load_workload(request.workload, datasets=request.datasets, seed=request.seed)
     if window is not None:
         workload = workload.window(*window)
@@ -93,6 +93,7 @@ def prepare(request: SimulateRequest) -> Prepared:
         workload = workload.scaled_to_load(load, cluster.gpus)
     if not workload.has_costs:
         workload = workload.with_costs(restore_s=RESTART_S)
+    cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
     return Prepared(workload.with_costs(*costs), cluster, policies, round_s)
 
 

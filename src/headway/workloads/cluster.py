@@ -3,19 +3,21 @@
 ```yaml
 nodes:
   - {count: 16, gpus: 8, kind: a100, cpus: 64, memory: 512GB, rack: 4, network: 100Gb}    # rack: nodes in a rack
+  - {gpus: 4, kind: v100, speed: 0.55, background: 20%}                                   # of the fastest GPU; used by others
 queues:
   vision: {quota: 16, limit: 32, weight: 2}                                               # GPUs; all optional
 share_limit: 0.9                                                                          # of a shared GPU, at most
+oversubscription: 4                                                                       # of the racks' uplinks, N:1
 ```
 What is not given: 8 cpus and 64 GB a GPU (8 cpus and 64 GB on a node without one), 10 Gb/s, racks of 16 nodes, GPUs of one
-kind called `gpu`.
+kind called `gpu`, all equally fast, no background load, uplinks as wide as all NICs of a rack.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,7 @@ from headway.core.columns import GPUS_PER_NODE_MAX, WHOLE, EventKind, Name
 from headway.core.errors import UserError, shown
 from headway.core.events import EventBatch, EventBuffer
 from headway.core.specstring import unknown_name
+from headway.workloads.generators.draws import PPM, Draws, share_of
 from headway.workloads.yamlmarks import Marks, compose, read_text
 
 NODES_MAX = 1 << 17
@@ -47,7 +50,9 @@ _BITS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s?([GM])b(?:it)?(?:/s|ps)?")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine. `kind` is an index into the cluster's `kinds`, `rack` a number."""
+    """A machine. `kind` is an index into the cluster's `kinds`, `rack` a number. `speed_ppm` is that of its GPUs against the
+    fastest; `background_ppm` is the share of its GPUs' speed and of its network that others use, as monitoring shows it.
+    """
 
     name: str
     rack: int
@@ -56,6 +61,8 @@ class Node:
     cpus_milli: int
     memory_bytes: int
     network_bytes_per_s: int
+    speed_ppm: int = PPM
+    background_ppm: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,8 @@ class Cluster:
     kinds: tuple[str, ...] = (ANY_KIND,)
     queues: tuple[Queue, ...] = ()
     share_limit_milli: int = WHOLE
+    oversubscription: int = 1
+    """The nodes of a job that spans racks have their network divided by this."""
 
     @cached_property
     def gpus(self) -> int:
@@ -87,6 +96,13 @@ class Cluster:
     def gpus_max(self) -> int:
         """GPUs of the largest node."""
         return max((node.gpus for node in self.nodes), default=0)
+
+    def with_quotas(self, queues: Sequence[str], quotas_ppm: Sequence[int]) -> Cluster:
+        """This cluster with quotas for those of the queues that it has no settings for: shares of its GPUs, rounded down."""
+        known = {queue.name for queue in self.queues}
+        quotas = zip(queues, quotas_ppm, strict=False)
+        more = [Queue(name, quota_gpus=self.gpus * share // PPM) for name, share in quotas if name not in known]
+        return replace(self, queues=(*self.queues, *more)) if more else self
 
     def events(self, t_us: int = 0, users: Sequence[str] = (), queues: Sequence[str] = ()) -> EventBatch:
         """The events that tell a new state this cluster, and the names of users and queues by their numbers.
@@ -134,6 +150,26 @@ class _Group:
     memory_bytes: int = 0
     network_bytes_per_s: int = NETWORK_BYTES_PER_S
     rack_nodes: int = RACK_NODES
+    speed_ppm: int = PPM
+    background_ppm: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Preset:
+    """A cluster by name. With `background`, each node's background load is drawn: one of BACKGROUNDS_PPM, by equal odds."""
+
+    groups: tuple[_Group, ...]
+    share_limit_milli: int = WHOLE
+    oversubscription: int = 1
+    background: bool = False
+
+    def build(self, name: str, seed: int) -> Cluster:
+        cluster = replace(_build(name, self.groups, (), self.share_limit_milli), oversubscription=self.oversubscription)
+        if not self.background:
+            return cluster
+        chosen = share_of(Draws(name, seed).draw(len(cluster.nodes)), len(BACKGROUNDS_PPM)).tolist()
+        nodes = (replace(node, background_ppm=BACKGROUNDS_PPM[i]) for node, i in zip(cluster.nodes, chosen, strict=True))
+        return replace(cluster, nodes=tuple(nodes))
 
 
 def _build(name: str, groups: Sequence[_Group], queues: Sequence[Queue] = (), share_limit_milli: int = WHOLE) -> Cluster:
@@ -146,24 +182,51 @@ def _build(name: str, groups: Sequence[_Group], queues: Sequence[Queue] = (), sh
         cpus, memory = group.cpus_milli or share * CPUS_MILLI_PER_GPU, group.memory_bytes or share * MEMORY_BYTES_PER_GPU
         for i in range(group.count):
             place = rack + i // group.rack_nodes
-            nodes.append(Node(f"n{len(nodes)}", place, kind, group.gpus, cpus, memory, group.network_bytes_per_s))
+            speed = group.network_bytes_per_s, group.speed_ppm, group.background_ppm
+            nodes.append(Node(f"n{len(nodes)}", place, kind, group.gpus, cpus, memory, *speed))
         rack += -(-group.count // group.rack_nodes)
     return Cluster(name, tuple(nodes), kinds, tuple(queues), share_limit_milli)
 
 
-PRESETS: dict[str, tuple[_Group, ...]] = {
+BACKGROUNDS_PPM = (0, 100_000, 200_000, 300_000, 400_000)
+_FAST_NETWORK = 3_125_000_000
+
+
+def _machines(
+    count: int, gpus: int, kind: str = ANY_KIND, speed: int = PPM, net: int = NETWORK_BYTES_PER_S, rack: int = RACK_NODES
+) -> _Group:
+    """Machines of the frozen exam: 32 cpus and 244 GB whatever their GPUs."""
+    return _Group(count, gpus, kind, 32_000, 244 * 10**9, net, rack, speed)
+
+
+PRESETS: dict[str, _Preset] = {
     # Microsoft's Philly in 2017, by the published list of its machines; 13 without a GPU are left out. Racks are not published.
-    "philly": (_Group(271, 4), _Group(264, 8), _Group(3, 2), _Group(1, 3)),
+    "philly": _Preset((_Group(271, 4), _Group(264, 8), _Group(3, 2), _Group(1, 3))),
+    # The machines of MLFS' evaluation. The small one is named by its size, so that it is what 20x4 means everywhere.
+    "20x4": _Preset((_machines(20, 4),), share_limit_milli=900),
+    "mlfs-paper-large": _Preset((_machines(321, 2), _machines(229, 8)), share_limit_milli=900),
+    "production-mixed": _Preset(
+        (
+            _machines(24, 4, "v100", PPM, _FAST_NETWORK, rack=8),
+            _machines(24, 4, "p100", 550_000, NETWORK_BYTES_PER_S, rack=8),
+            _machines(16, 4, "k80", 250_000, NETWORK_BYTES_PER_S, rack=8),
+        ),
+        oversubscription=4,
+        background=True,
+    ),
 }
 
 
-def parse_cluster(text: str) -> Cluster:
-    """Return the cluster that `NODESxGPUS`, a preset's name or the path of a cluster file describes.
+def parse_cluster(text: str, *, seed: int = 1) -> Cluster:
+    """Return the cluster that `NODESxGPUS`, a preset's name or the path of a cluster file describes. `seed` is for presets that
+    draw the background load of their nodes.
 
     Raises:
         UserError: in one line, what is wrong with it.
     """
     text = text.strip()
+    if text in PRESETS:
+        return PRESETS[text].build(text, seed)
     if match := _SIZE.fullmatch(text):
         nodes, gpus = int(match[1]), int(match[2])
         if not 1 <= nodes <= NODES_MAX:
@@ -171,8 +234,6 @@ def parse_cluster(text: str) -> Cluster:
         if not 1 <= gpus <= GPUS_PER_NODE_MAX:
             raise UserError(f"expected 1 to {GPUS_PER_NODE_MAX} GPUs a node, got {gpus}", key=f"cluster {text}")
         return _build(text, [_Group(nodes, gpus)])
-    if text in PRESETS:
-        return _build(text, PRESETS[text])
     path = Path(text)
     if text and "\0" not in text and (path.is_file() or path.suffix.lower() in (".yaml", ".yml") or "/" in text):
         return read_cluster(path)
@@ -206,7 +267,13 @@ def cluster_from_yaml(text: str, *, file: str = "cluster", name: str = "") -> Cl
             raise units.refusal("a share above 0 and at most 1, in steps of 0.001", value)
         return int(milli)
 
-    parsers = {"name": marks.scalar, "nodes": groups, "queues": queues, "share_limit": marks.text_as(share)}
+    parsers = {
+        "name": marks.scalar,
+        "nodes": groups,
+        "queues": queues,
+        "share_limit": marks.text_as(share),
+        "oversubscription": marks.text_as(_whole(1, 1000)),
+    }
     values = marks.section(root, "", parsers)
     nodes: list[_Group] = values.get("nodes", [])
     if sum(group.count for group in nodes) == 0:
@@ -215,7 +282,8 @@ def cluster_from_yaml(text: str, *, file: str = "cluster", name: str = "") -> Cl
         marks.fail(f"over {NODES_MAX} nodes", root, "nodes")
     if len({group.kind for group in nodes}) > KINDS_MAX:
         marks.fail(f"over {KINDS_MAX} GPU kinds", root, "nodes")
-    return _build(name or values.get("name", file), nodes, values.get("queues", ()), values.get("share_limit", WHOLE))
+    cluster = _build(name or values.get("name", file), nodes, values.get("queues", ()), values.get("share_limit", WHOLE))
+    return replace(cluster, oversubscription=values.get("oversubscription", 1))
 
 
 def _whole(low: int, high: int = units.COUNT_MAX) -> Any:
@@ -234,6 +302,8 @@ def _group(marks: Marks, node: yaml.Node, key: str) -> _Group:
             "memory": marks.text_as(_memory),
             "rack": marks.text_as(_whole(1, NODES_MAX)),
             "network": marks.text_as(_network),
+            "speed": marks.text_as(_speed),
+            "background": marks.text_as(_background),
         },
     )
     if "gpus" not in values:
@@ -246,6 +316,8 @@ def _group(marks: Marks, node: yaml.Node, key: str) -> _Group:
         values.get("memory", 0),
         values.get("network", NETWORK_BYTES_PER_S),
         values.get("rack", RACK_NODES),
+        values.get("speed", PPM),
+        values.get("background", 0),
     )
 
 
@@ -284,6 +356,24 @@ def _network(value: str) -> int:
         return units.parse_rate(value)
     except ValueError:
         raise units.refusal("a speed such as 100Gb or 12.5GB/s", value) from None
+
+
+def _speed(value: str) -> int:
+    """Speed of a GPU in ppm of the fastest kind."""
+    speed = _ppm(value)
+    return _above_zero(speed, "a share of the fastest GPU's speed, above 0 and at most 1", value)
+
+
+def _background(value: str) -> int:
+    """Background load in ppm; something must be left."""
+    load = _ppm(value)
+    if load >= PPM:
+        raise units.refusal("a share of at least 0 and below 1", value)
+    return load
+
+
+def _ppm(value: str) -> int:
+    return int(Fraction(units.parse_frac(value)).limit_denominator(PPM) * PPM)
 
 
 def _above_zero(number: int, expected: str, value: str) -> int:

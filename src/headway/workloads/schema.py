@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -15,7 +15,7 @@ from headway.core.arrays import Ints, Table
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S
 from headway.workloads.select import Bools, filter_mask
-from headway.workloads.truth import TRUTH_COLUMN_NAMES, TRUTH_COLUMNS
+from headway.workloads.truth import HINT_COLUMN_NAMES, HINT_COLUMNS, TRUTH_COLUMN_NAMES, TRUTH_COLUMNS, Y_SPEED, Speed
 
 JOBS_MAX = 5_000_000
 LOAD_MIN, LOAD_MAX = Fraction(1, 1000), Fraction(1000)
@@ -30,13 +30,17 @@ def _no_truth() -> Table:
     return np.empty((TRUTH_COLUMNS, 0), np.int64)
 
 
+def _no_hints() -> Table:
+    return np.empty((HINT_COLUMNS, 0), np.int64)
+
+
 @dataclass(frozen=True)
 class Workload:
     """Jobs in order of submission; a job's number is its index. Arrays are not to be written to: a change makes another workload.
 
     `spec` holds the columns J_USER … J_DETAILS of `core.columns`, one row a column; `work_us` is the true run time at rate 1.
     `details[detail_at[i] : detail_at[i + 1]]` are `DETAIL` numbers a task of job `i`, nothing for a job whose tasks are equal.
-    Users, queues and GPU kinds are numbers in `spec`, and names here.
+    Users, queues, GPU kinds and models are numbers in `spec`, and names here.
     """
 
     name: str
@@ -47,6 +51,9 @@ class Workload:
     queues: tuple[str, ...] = ("default",)
     kinds: tuple[str, ...] = ()
     job_names: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    quotas_ppm: tuple[int, ...] = ()
+    """What each queue is guaranteed of a cluster that has no settings for it; empty: nothing."""
     details: Ints = field(default_factory=_no_details)
     detail_at: Ints = field(default_factory=_no_details)
     usage_jitter_ppm: int = 0
@@ -54,6 +61,8 @@ class Workload:
     usage_seed: int = 0
     truth: Table = field(default_factory=_no_truth)
     """Hidden from policies (`workloads.truth`); no columns at all where nothing but `work_us` is true of any job."""
+    hints: Table = field(default_factory=_no_hints)
+    """What policies may know beforehand of curves and speeds (`workloads.truth`); no columns at all where that is nothing."""
     frozen_sha256: str = ""
     """The hash of a frozen generator's workload: over what was drawn, not over what is derived from it."""
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -67,6 +76,8 @@ class Workload:
             object.__setattr__(self, "detail_at", np.zeros(count + 1, np.int64))
         assert self.spec.shape == (c.SPEC_COLUMNS, count) and len(self.work_us) == count and len(self.detail_at) == count + 1
         assert self.truth.shape in ((TRUTH_COLUMNS, 0), (TRUTH_COLUMNS, count))
+        assert self.hints.shape in ((HINT_COLUMNS, 0), (HINT_COLUMNS, count))
+        assert len(self.quotas_ppm) in (0, len(self.queues))
         assert np.all(self.submitted_us[1:] >= self.submitted_us[:-1]), "submissions are not in order"
 
     def __len__(self) -> int:
@@ -85,6 +96,7 @@ class Workload:
         columns["usage"] = np.array([self.usage_jitter_ppm, self.usage_hold_us, self.usage_seed], np.int64)
         columns |= zip(c.SPEC_COLUMN_NAMES, self.spec, strict=True)
         columns |= {f"true_{name}": column for name, column in zip(TRUTH_COLUMN_NAMES, self.truth, strict=True)}
+        columns |= {f"hint_{name}": column for name, column in zip(HINT_COLUMN_NAMES, self.hints, strict=True)}
         kept = {name: column for name, column in columns.items() if column.any()}
         header = " ".join(f"{name}={len(column)}" for name, column in kept.items())
         digest = hashlib.sha256(f"{SCHEMA} jobs={len(self)} {header}\n".encode())
@@ -95,22 +107,31 @@ class Workload:
     @cached_property
     def gpu_milli(self) -> Ints:
         """Thousandths of GPUs that each job asks for."""
-        spec = self.spec
-        milli: Ints = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR] * spec[c.J_GPU_TASK]
-        for job in np.flatnonzero(spec[c.J_DETAILS]):
-            milli[job] = self.details[self.detail_at[job] : self.detail_at[job + 1] : c.DETAIL].sum()
-        return milli
+        return self._gpus_by_task(lambda milli: milli)
 
-    @property
+    @cached_property
     def gpus(self) -> Ints:
-        """GPUs that each job asks for, rounded up."""
-        gpus: Ints = (self.gpu_milli + c.WHOLE - 1) // c.WHOLE
-        return gpus
+        """GPUs that each job takes where nobody shares one: those of its tasks, each rounded up."""
+        return self._gpus_by_task(lambda milli: (milli + c.WHOLE - 1) // c.WHOLE)
+
+    def _gpus_by_task(self, count: Callable[[Ints], Ints]) -> Ints:
+        """The sum over each job's tasks of what `count` makes of a task's milli-GPUs."""
+        spec = self.spec
+        total: Ints = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR] * count(spec[c.J_GPU_TASK])
+        differ = np.flatnonzero(np.diff(self.detail_at))
+        if len(differ):
+            total[differ] = np.add.reduceat(count(self.details[:: c.DETAIL]), self.detail_at[differ] // c.DETAIL)
+        return total
 
     @cached_property
     def gpu_work_us(self) -> int:
-        """What all jobs together need, in GPU·µs."""
-        total: int = sum(work * milli for work, milli in zip(self.work_us.tolist(), self.gpu_milli.tolist(), strict=True))
+        """What all jobs together need, in GPU·µs. A task on a share of a GPU counts as far as it asks for it; a job whose speed
+        hangs on how many workers it has (SHAPED, SCALED) counts as on one.
+        """
+        milli = self.gpu_milli
+        if self.truth.size:
+            milli = np.where(self.truth[Y_SPEED] >= Speed.SHAPED, c.WHOLE, milli)
+        total: int = sum(work * each for work, each in zip(self.work_us.tolist(), milli.tolist(), strict=True))
         return total // c.WHOLE
 
     @property
@@ -188,6 +209,7 @@ class Workload:
         kept = np.flatnonzero(mask)
         spec = np.ascontiguousarray(self.spec[:, kept])
         users, spec[c.J_USER] = _used(self.users, spec[c.J_USER])
+        quotas = dict(zip(self.queues, self.quotas_ppm, strict=False))
         queues, spec[c.J_QUEUE] = _used(self.queues, spec[c.J_QUEUE])
         sizes = np.diff(self.detail_at)
         chosen = replace(
@@ -196,8 +218,10 @@ class Workload:
             spec=spec,
             work_us=self.work_us[kept],
             truth=self.truth[:, kept] if self.truth.size else self.truth,
+            hints=self.hints[:, kept] if self.hints.size else self.hints,
             users=users,
             queues=queues,
+            quotas_ppm=tuple(quotas[queue] for queue in queues) if quotas else (),
             job_names=tuple(self.job_names[i] for i in kept) if self.job_names else (),
             details=self.details[np.repeat(mask, sizes)],
             detail_at=np.concatenate(([0], np.cumsum(sizes[kept]))),

@@ -42,7 +42,8 @@ TRUTH_COLUMNS = len(TRUTH_COLUMN_NAMES)
     Y_SPEED, Y_CURVE, Y_UNITS, Y_OBSERVE_EVERY, Y_BASE, Y_BYTES, Y_T0, Y_T1, Y_T3, Y_START, Y_PLATEAU, Y_K, Y_M, Y_K99, Y_B0,
     Y_DIVERGES, Y_DROP, Y_CAP, Y_NOISE,
 ) = range(TRUTH_COLUMNS)  # fmt: skip
-"""`units`: iterations (or thousandths of 10⁵ samples) of the whole run; `observe_every`: units between two observations;
+"""`units`: iterations (or thousandths of 10⁵ samples) of the whole run; `observe_every`: units between two observations (0: one a
+slice);
 `base_us`: compute of an iteration with batch one on the fastest GPU; `bytes`: the gradient; `t0…t3`: see SCALED; `k99`: units
 until the first term of INVERSE is at 1 %; `diverges`: its loss rises from k99/3 on; `drop`: its plateau falls by 30 % at k99/2;
 `cap_gpu_us`: the attained service at which the job leaves (0: none); `noise_ppm`: of observations."""
@@ -51,3 +52,10 @@ _HALF = (-3090232, -1862732, -1534121, -1318011, -1150349, -1009990, -887147, -7
          -318639, -237202, -157311, -78412)  # fmt: skip
 NORMAL_PPM = (*_HALF, 0, *(-knot for knot in reversed(_HALF)))
 """The quantile function of the normal distribution, in ppm of σ, at 0, 1/32 … 1 of a uniform draw."""
+
+HINT_COLUMN_NAMES = tuple("b0 b1 b2_ppm t0_us t1_us t3_us loss0_ppm".split())
+HINT_COLUMNS = len(HINT_COLUMN_NAMES)
+H_B0, H_B1, H_B2, H_T0, H_T1, H_T3, H_LOSS0 = range(HINT_COLUMNS)
+"""Columns of a workload's `hints`: what small runs have told of a job before it was handed in, with their error. Policies may see
+them. The loss after k units of 10⁵ samples is about `1 / (b0 · k + b1) + b2`, and exactly `loss0` at first; a unit takes about
+`t0 / workers + t1 + t3 · workers`. `b0` and `b1` are in 1e-9."""

@@ -1,0 +1,1 @@
+"""The frozen generators: one module each, and what they share (`docs/workloads.md`)."""
