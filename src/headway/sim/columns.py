@@ -49,8 +49,8 @@ WORLD_TASK_COLUMNS = 19
 # LEAD: the first task of the job on the same node; at it, bytes that the job takes IN and sends OUT of the node in an iteration,
 # and what that is per second if nobody is in the way (WANT).
 # A node and a GPU (int64): usage sums, first task on the node, whether it is up; and the slow-down factors (float64).
-V_CPU, V_NET, V_HEAD, V_UP, V_GPU0, V_GPUS, V_CPU_MAX, V_NET_MAX, V_FLOWS, V_WANT, V_SPEED, V_BUSY, V_RACK = range(13)
-WORLD_NODE_COLUMNS = 13
+V_CPU, V_NET, V_HEAD, V_UP, V_GPU0, V_GPUS, V_CPU_MAX, V_NET_MAX, V_FLOWS, V_WANT, V_SPEED, V_BUSY, V_RACK, V_NET_AWAY = range(14)
+WORLD_NODE_COLUMNS = 14
 # FLOWS: jobs that exchange bytes with other nodes, WANT: bytes per second that they want together; SPEED: of a GPU, BUSY: the
 # background load, both ppm.
 # Factors of a node: of its cpus, of its network by usage, and a communicating job's share of the NIC.

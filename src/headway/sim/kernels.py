@@ -42,6 +42,7 @@ from headway.sim.columns import (
     P_NET,
     P_NODE,
     P_VERSION,
+    P_WANT,
     RANK_BITS,
     RANK_DUE,
     RANK_STARTED,
@@ -142,10 +143,12 @@ def come_up(
     VF: Floats,
     DF: Floats,
 ) -> None:
-    """All tasks of the gang are up: it restores (from its second attempt on) and then works."""
+    """All tasks of the gang are up: it restores (from its second attempt on; one whose workers change slice by slice from its
+    first) and then works."""
     W[W_STATUS, job] = RUNNING
     W[W_RUNS, job] += 1
-    W[W_SINCE, job] = t + (W[W_RESTORE, job] if W[W_ATTEMPT, job] > 1 else 0)
+    again = W[W_ATTEMPT, job] > 1 or W[W_TRUTH + Y_SPEED, job] == SCALED
+    W[W_SINCE, job] = t + (W[W_RESTORE, job] if again else 0)
     WF[F_RATE, job] = rate_of(X, job, W, WF, P, V, VF, DF)
     WF[F_BEGAN, job] = WF[F_DONE, job]
     emit(X, E, t, K_STARTED, job, W[W_ATTEMPT, job], 0, 0, 0, 0)
@@ -160,7 +163,7 @@ def report_usage(X: Ints, E: Table, pool: Ints, job: int, p: int, t: int, W: Tab
     """A task's measured usage."""
     emit(X, E, t, K_USAGE, job, W[W_ATTEMPT, job], p - W[W_TASK0, job], 0, 0, 4)
     at = X[X_OUT_POOL]
-    pool[at], pool[at + 1], pool[at + 2], pool[at + 3] = P[P_GPU, p], P[P_CPU, p], P[P_MEM, p], P[P_NET, p]
+    pool[at], pool[at + 1], pool[at + 2], pool[at + 3] = P[P_GPU, p], P[P_CPU, p], P[P_MEM, p], P[P_NET, p] + P[P_WANT, p]
     X[X_OUT_POOL] = at + 4
 
 

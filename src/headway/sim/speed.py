@@ -14,6 +14,7 @@ from headway.sim.columns import (
     P_OUT,
     P_WANT,
     V_BUSY,
+    V_NET_AWAY,
     V_NET_MAX,
     V_RACK,
     V_SPEED,
@@ -39,7 +40,6 @@ PPM = 1_000_000
 START_US, WORKER_US, SERVER_US = 5000.0, 1000.0, 500.0
 """SHAPED: what a worker's step takes beside its compute, and what each worker and server adds to an exchange."""
 LOCAL_BYTES_PER_S = 12e9
-RACK_DIVISOR = 4
 PCIE_FACTOR, PCIE_FREE = 1.1, 2
 """Every worker beyond two on a node makes all of them 10 % slower."""
 
@@ -146,7 +146,7 @@ def shaped(job: int, W: Table, WF: Floats, P: Table, V: Table) -> None:
         if P[P_LEAD, p] != p:
             continue
         idle = (PPM - V[V_BUSY, node]) / PPM
-        nic = V[V_NET_MAX, node] * idle / (1 if one_rack else RACK_DIVISOR)
+        nic = V[V_NET_MAX if one_rack else V_NET_AWAY, node] * idle
         slowest = min(slowest, nic)
         if w:
             step = base / (workers * V[V_SPEED, node] / PPM * idle) + START_US

@@ -20,9 +20,10 @@ from headway.place.passes import in_order
 from headway.sim import columns as w
 from headway.sim.heap import push
 from headway.sim.kernels import HEAP_MARGIN, advance, execute, note_next
-from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP, PPM
+from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP
 from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
+from headway.workloads.select import Bools
 from headway.workloads.truth import Y_CURVE, Y_OBSERVE_EVERY, Y_UNITS, Curve
 
 WRONG = {
@@ -70,7 +71,9 @@ class World:
         self.V[w.V_GPU0] = np.concatenate(([0], np.cumsum(self.V[w.V_GPUS])[:-1]))
         self.V[w.V_CPU_MAX] = [n.cpus_milli for n in cluster.nodes]
         self.V[w.V_NET_MAX] = [n.network_bytes_per_s for n in cluster.nodes]
-        self.V[w.V_RACK], self.V[w.V_SPEED] = [n.rack for n in cluster.nodes], PPM
+        self.V[w.V_RACK], self.V[w.V_SPEED] = [n.rack for n in cluster.nodes], [n.speed_ppm for n in cluster.nodes]
+        self.V[w.V_BUSY] = [n.background_ppm for n in cluster.nodes]
+        self.V[w.V_NET_AWAY] = self.V[w.V_NET_MAX] // cluster.oversubscription
         self.D: Table = np.zeros((3, gpus), np.int64)
         self.VF: Floats = np.ones((w.WORLD_NODE_FLOATS, nodes), np.float64)
         self.DF: Floats = np.ones(gpus, np.float64)
@@ -235,10 +238,31 @@ def too_large(workload: Workload, cluster: Cluster) -> Ints:
             fits |= allowed & (_room(shapes, spec, gpus, kind) >= workers)
     cpu_only = spec[c.J_GPU_TASK] == 0
     fits |= cpu_only & (_room(shapes, spec, np.zeros_like(workers), None) >= workers)
-    for job in np.flatnonzero(fits & (spec[c.J_SERVERS] > 0)):
+    for job in np.flatnonzero(fits & ~_fits_easily(shapes, workload, workers, cluster) & (spec[c.J_SERVERS] > 0)):
         fits[job] = fits_alone(spec[:, job], workload.details[workload.detail_at[job] : workload.detail_at[job + 1]], cluster)
     flags: Ints = (~fits).astype(np.int64)
     return flags
+
+
+def _fits_easily(shapes: Counter[tuple[int, int, int, int]], workload: Workload, workers: Ints, cluster: Cluster) -> Bools:
+    """Whether a job would fit even if each of its servers were as large as its largest worker and a server together, GPU
+    included: then its servers find room wherever its workers are."""
+    larger = workload.spec.copy()
+    sizes = np.diff(workload.detail_at)
+    several = np.flatnonzero(sizes)
+    if len(several):
+        parts = workload.details.reshape(-1, c.DETAIL)
+        most = np.maximum.reduceat(parts, workload.detail_at[several] // c.DETAIL, axis=0)
+        for column, largest in zip((c.J_GPU_TASK, c.J_CPU_TASK, c.J_MEM_TASK), most.T[:3], strict=True):
+            larger[column, several] = np.maximum(larger[column, several], largest)
+    larger[c.J_CPU_TASK] = np.maximum(larger[c.J_CPU_TASK], larger[c.J_SERVER_CPU])
+    larger[c.J_MEM_TASK] = np.maximum(larger[c.J_MEM_TASK], larger[c.J_SERVER_MEM])
+    gpus = -(-larger[c.J_GPU_TASK] // c.WHOLE)
+    easy = np.zeros(len(workload), bool)
+    for kind in range(len(cluster.kinds)):
+        room = _room(shapes, larger, gpus, kind) >= workers + larger[c.J_SERVERS]
+        easy |= room & (gpus > 0) & ((larger[c.J_KIND_MASK] >> kind) & 1 == 1)
+    return easy
 
 
 def fits_alone(spec: Ints, details: Ints, cluster: Cluster) -> bool:
