@@ -46,13 +46,14 @@ UNKNOWN = -1
 
 # --- M: a job's columns; times are µs, service is GPU·µs, live_at_… are job·ms ------------------------------------
 _COLUMNS = """phase submitted deadline gpu_milli retry_max first_start end attempt queued_at requested_at started_at held_milli
-waited run held_gpu_us busy_gpu_us preemptions migrations retries finishing must_stop live_at_submission live_at_end""".split()
+waited run held_gpu_us busy_gpu_us preemptions migrations retries finishing must_stop live_at_submission live_at_end
+user queue urgency""".split()
 COLUMN_NAMES = tuple(_COLUMNS)
 COLUMNS = len(COLUMN_NAMES)
 (
     M_PHASE, M_SUBMITTED, M_DEADLINE, M_GPU_MILLI, M_RETRY_MAX, M_FIRST_START, M_END, M_ATTEMPT, M_QUEUED_AT, M_REQUESTED_AT,
     M_STARTED_AT, M_HELD_MILLI, M_WAITED, M_RUN, M_HELD, M_BUSY, M_PREEMPTIONS, M_MIGRATIONS, M_RETRIES, M_FINISHING, M_MUST_STOP,
-    M_LIVE_AT_SUBMISSION, M_LIVE_AT_END,
+    M_LIVE_AT_SUBMISSION, M_LIVE_AT_END, M_USER, M_QUEUE, M_URGENCY,
 ) = range(COLUMNS)  # fmt: skip
 
 # --- A: figures of the whole run ----------------------------------------------------------------------------------
@@ -137,6 +138,11 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
                 t,
                 pool[begin + c.J_DEADLINE],
                 pool[begin + c.J_RETRY_MAX],
+            )
+            M[job, M_USER], M[job, M_QUEUE], M[job, M_URGENCY] = (
+                pool[begin + c.J_USER],
+                pool[begin + c.J_QUEUE],
+                pool[begin + c.J_URGENCY],
             )
             M[job, M_FIRST_START], M[job, M_END], M[job, M_STARTED_AT] = -1, -1, -1
             milli = pool[begin + c.J_DATA] * pool[begin + c.J_PIPELINE] * pool[begin + c.J_TENSOR] * pool[begin + c.J_GPU_TASK]
