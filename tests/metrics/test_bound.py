@@ -35,10 +35,7 @@ def best_mean_jct(jobs: list[Job], gpus: int) -> float:
         if not here:
             return cost(now + 1, left)
         fits = [
-            chosen
-            for n in range(1, len(here) + 1)
-            for chosen in combinations(here, n)
-            if sum(jobs[i][2] for i in chosen) <= gpus
+            chosen for n in range(1, len(here) + 1) for chosen in combinations(here, n) if sum(jobs[i][2] for i in chosen) <= gpus
         ]
         return len(here) + min(cost(now + 1, tuple(k - (i in chosen) for i, k in enumerate(left))) for chosen in fits)
 

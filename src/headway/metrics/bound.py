@@ -57,7 +57,7 @@ def jct_bound(release_us: Ints, run_us: Ints, gpu_milli: Ints, gpus: int) -> Bou
     apart = sum(run_us[~on_gpus].tolist())
     order = np.argsort(release_us[on_gpus], kind="stable")
     release, run, milli = (column[on_gpus][order].tolist() for column in (release_us, run_us, gpu_milli))
-    speed = gpus * WHOLE
+    speed = max(gpus, 1) * WHOLE
     """The pooled machine's work a microsecond, in milli-GPU·µs."""
     work = [p * g for p, g in zip(run, milli, strict=True)]
     start = [r * speed for r in release]

@@ -87,7 +87,8 @@ def series(jobs: Mapping[str, Ints], spans: Spans, edges: Ints) -> Series:
     def mean(begin: Ints, end: Ints, height: Ints, unit: int = 1) -> Floats:
         times, steps = np.concatenate((begin, end)), np.concatenate((height, -height))
         lasts = times < NEVER
-        return integrals(times[lasts], steps[lasts], edges) / (width * unit)
+        level: Floats = integrals(times[lasts], steps[lasts], edges) / (width * unit)
+        return level
 
     ended = np.where(jobs["end"] >= 0, jobs["end"], NEVER)
     live = mean(jobs["submitted"], ended, np.ones_like(ended))
@@ -116,7 +117,7 @@ def segments(spans: Spans, start_us: int, end_us: int) -> Table:
     until = np.minimum(spans.ended, end_us)
     stop = np.minimum(spans.stopping, until)
     up = np.minimum(spans.started, stop)
-    works = np.minimum(up + np.where(up < NEVER, spans.restore, 0), stop)
+    works = np.minimum(up + spans.restore, stop)
     parts: list[Table] = []
     spans_of, nodes, masks = _places(spans, here)
     for state, begin, end in (
