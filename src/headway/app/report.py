@@ -18,7 +18,7 @@ from headway.core.arrays import Ints
 from headway.core.columns import Phase
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S
-from headway.metrics.compare import HIGHER_IS_BETTER, LOWER_IS_BETTER, median, paired
+from headway.metrics.compare import HIGHER_IS_BETTER, LOWER_IS_BETTER, Paired, median, paired
 from headway.metrics.fold import COLUMN_NAMES, M_PHASE, UNKNOWN, MetricsFold
 from headway.metrics.series import bin_edges, series
 from headway.metrics.spans import Spans, SpansFold
@@ -196,19 +196,27 @@ def _columns(metrics: MetricsFold) -> dict[str, Ints]:
 
 
 def _seeds(entries: list[list[Json]], seeds: tuple[int, ...]) -> Seeds:
-    """Medians over seeds, and every policy against the first."""
+    """Medians over seeds, and every policy against the first. A pair of runs whose journals are those of an earlier pair is the
+    same observation again, and does not count: a trace under policies that draw nothing is one pair, whatever the seeds.
+    """
     by_policy = {entry["policy"]: [runs[k] for runs in entries] for k, entry in enumerate(entries[0])}
     baseline = entries[0][0]["policy"]
     values = {spec: {key: [run.get(key) for run in runs] for key in COMPARED} for spec, runs in by_policy.items()}
+
+    def gains(spec: str) -> dict[str, Paired]:
+        hashes = [
+            (run["journal_sha256"], base["journal_sha256"])
+            for run, base in zip(by_policy[spec], by_policy[baseline], strict=True)
+        ]
+        kept = [i for i, pair in enumerate(hashes) if pair not in hashes[:i]]
+        of = values[spec], values[baseline]
+        return {key: paired(key, *([side[key][i] for i in kept] for side in of)) for key in COMPARED}
+
     return Seeds(
         seeds=seeds,
         baseline=baseline,
         medians={spec: {key: median(of[key]) for key in COMPARED} for spec, of in values.items()},
-        gains={
-            spec: {key: paired(key, of[key], values[baseline][key]) for key in COMPARED}
-            for spec, of in values.items()
-            if spec != baseline
-        },
+        gains={spec: gains(spec) for spec in values if spec != baseline},
     )
 
 
@@ -294,7 +302,9 @@ def notes(ready: PreparedReport, entries: list[list[Json]]) -> list[str]:
         if entry["avg_jct_bound_s"] is None and entry["finished"]:
             said.append(f"{entry['policy']}: no lower bound, since jobs ended early or may run faster than the workload says.")
     if len(entries) > 1 and len({runs[0]["workload_sha256"] for runs in entries}) == 1:
-        said.append("The workload is the same for every seed, so the seeds differ only in what a policy draws.")
+        said.append(
+            "The workload is the same for every seed, so the seeds differ only in what a policy draws; equal runs count as one."
+        )
     return said
 
 

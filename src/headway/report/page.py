@@ -10,17 +10,26 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headway.metrics.compare import HIGHER_IS_BETTER, LOWER_IS_BETTER
-from headway.report.content import Content, PolicyRun
+from headway.report.content import Content, Json, PolicyRun
 from headway.report.figures import NARROW, WIDE, Figure, figures
-from headway.report.scale import duration, number, percent
+from headway.report.scale import NBSP, duration, durations, number, percent
 from headway.report.svg import DARK, DASHES, LIGHT, SLOTS, figure_css
 
 GROUP_ROWS_MAX = 20
-Format = Callable[[float | None], str]
+Format = Callable[[Sequence[float | None]], list[str]]
+
+
+def _each(form: Callable[[float | None], str]) -> Format:
+    """A format for a row, from one for a value."""
+    return lambda values: [form(value) for value in values]
 
 
 def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{number(value)} ms"
+    return "–" if value is None else f"{number(value)}{NBSP}ms"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}{NBSP}×"
 
 
 def _bytes(value: float | None) -> str:
@@ -28,77 +37,79 @@ def _bytes(value: float | None) -> str:
         return "–"
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if value >= size:
-            return f"{value / size:,.1f} {unit}"
-    return f"{value:,.0f} B"
+            return f"{value / size:,.1f}{NBSP}{unit}"
+    return f"{value:,.0f}{NBSP}B"
 
 
 FIGURES: tuple[tuple[str, tuple[tuple[str, str, Format], ...]], ...] = (
     (
         "Completion",
         (
-            ("avg_jct_s", "JCT, average", duration),
-            ("p50_jct_s", "JCT, median", duration),
-            ("p90_jct_s", "JCT, p90", duration),
-            ("p99_jct_s", "JCT, p99", duration),
-            ("makespan_s", "makespan", duration),
-            ("avg_bounded_slowdown", "bounded slowdown, average", number),
+            ("avg_jct_s", "JCT, average", durations),
+            ("avg_jct_bound_s", "its lower bound", durations),
+            ("avg_jct_of_bound", "average over lower bound", _each(_times)),
+            ("p50_jct_s", "JCT, median", durations),
+            ("p90_jct_s", "JCT, p90", durations),
+            ("p99_jct_s", "JCT, p99", durations),
+            ("makespan_s", "makespan", durations),
+            ("avg_bounded_slowdown", "bounded slowdown, average", _each(number)),
         ),
     ),
     (
         "Waiting",
         (
-            ("avg_wait_s", "waiting, average", duration),
-            ("p50_wait_s", "waiting, median", duration),
-            ("p99_wait_s", "waiting, p99", duration),
-            ("queue_length_avg", "queue length, average", number),
-            ("queue_length_max", "queue length, longest", number),
+            ("avg_wait_s", "waiting, average", durations),
+            ("p50_wait_s", "waiting, median", durations),
+            ("p99_wait_s", "waiting, p99", durations),
+            ("queue_length_avg", "queue length, average", _each(number)),
+            ("queue_length_max", "queue length, longest", _each(number)),
         ),
     ),
     (
         "Promises",
         (
-            ("deadline_ratio", "deadlines kept", percent),
-            ("urgent_deadline_ratio", "deadlines kept, urgent jobs", percent),
-            ("avg_accuracy", "accuracy by the deadline", percent),
-            ("accuracy_ratio", "accuracy wanted is reached", percent),
+            ("deadline_ratio", "deadlines kept", _each(percent)),
+            ("urgent_deadline_ratio", "deadlines kept, urgent jobs", _each(percent)),
+            ("avg_accuracy", "accuracy by the deadline", _each(percent)),
+            ("accuracy_ratio", "accuracy wanted is reached", _each(percent)),
         ),
     ),
     (
         "Fairness",
         (
-            ("finish_time_fairness", "finish-time fairness ρ, average", number),
-            ("finish_time_fairness_max", "finish-time fairness ρ, worst", number),
-            ("unfair_job_frac", "jobs with ρ above 1", percent),
-            ("fairness_jain", "Jain's index of ρ", number),
+            ("finish_time_fairness", "finish-time fairness ρ, average", _each(number)),
+            ("finish_time_fairness_max", "finish-time fairness ρ, worst", _each(number)),
+            ("unfair_job_frac", "jobs with ρ above 1", _each(percent)),
+            ("fairness_jain", "Jain's index of ρ", _each(number)),
         ),
     ),
     (
         "Cluster",
         (
-            ("gpu_busy_frac", "GPUs busy", percent),
-            ("gpu_booked_frac", "GPUs booked", percent),
-            ("gpu_hours_booked", "GPU hours booked", number),
-            ("cross_node_bytes", "traffic between nodes", _bytes),
-            ("preemptions", "preemptions", number),
-            ("migrations", "migrations", number),
+            ("gpu_busy_frac", "GPUs busy", _each(percent)),
+            ("gpu_booked_frac", "GPUs booked", _each(percent)),
+            ("gpu_hours_booked", "GPU hours booked", _each(number)),
+            ("cross_node_bytes", "traffic between nodes", _each(_bytes)),
+            ("preemptions", "preemptions", _each(number)),
+            ("migrations", "migrations", _each(number)),
         ),
     ),
     (
         "Jobs",
         (
-            ("finished", "completed", number),
-            ("failed", "failed", number),
-            ("rejected", "rejected", number),
-            ("cancelled", "cancelled", number),
+            ("finished", "completed", _each(number)),
+            ("failed", "failed", _each(number)),
+            ("rejected", "rejected", _each(number)),
+            ("cancelled", "cancelled", _each(number)),
         ),
     ),
     (
         "Scheduler",
         (
-            ("rounds", "rounds", number),
-            ("decide_ms_avg", "time to decide, average", _ms),
-            ("decide_ms_p50", "time to decide, median", _ms),
-            ("decide_ms_p99", "time to decide, p99", _ms),
+            ("rounds", "rounds", _each(number)),
+            ("decide_ms_avg", "time to decide, average", _each(_ms)),
+            ("decide_ms_p50", "time to decide, median", _each(_ms)),
+            ("decide_ms_p99", "time to decide, p99", _each(_ms)),
         ),
     ),
 )
@@ -110,12 +121,12 @@ SEED_FIGURES = ("avg_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s", "avg_wait_s
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table of figures: one cell for each policy, and the bound's."""
+    """A line of the table of figures: one cell for each policy."""
 
+    key: str
     name: str
     cells: Sequence[str]
     best: Sequence[bool]
-    bound: str
 
 
 def figure_rows(runs: Sequence[PolicyRun]) -> list[tuple[str, list[Row]]]:
@@ -124,16 +135,19 @@ def figure_rows(runs: Sequence[PolicyRun]) -> list[tuple[str, list[Row]]]:
     for title, lines in FIGURES:
         rows = []
         for key, name, form in lines:
-            values = [run.entry.get(key) for run in runs]
+            values = [_of_bound(run.entry) if key == "avg_jct_of_bound" else run.entry.get(key) for run in runs]
             if all(v is None for v in values) or (key in ALWAYS_ONE and not any(values)):
                 continue
-            cells = [form(v) for v in values]
-            bounds = [run.entry.get("avg_jct_bound_s") for run in runs] if key == "avg_jct_s" else []
-            known = [b for b in bounds if b is not None]
-            rows.append(Row(name, cells, _best(key, values, cells), form(min(known)) if known else ""))
+            cells = form(values)
+            rows.append(Row(key, name, cells, _best(key, values, cells)))
         if rows:
             sections.append((title, rows))
     return sections
+
+
+def _of_bound(entry: Json) -> float | None:
+    bound, average = entry.get("avg_jct_bound_s"), entry.get("avg_jct_s")
+    return average / bound if bound and average is not None else None
 
 
 def _best(key: str, values: Sequence[Any], cells: Sequence[str]) -> list[bool]:
@@ -157,14 +171,14 @@ def headline(content: Content) -> str:
     if not known:
         return "No job completed."
     best = min(known, key=lambda run: run.entry["avg_jct_s"])
-    said = f"{best.spec}: jobs complete after {duration(best.entry['avg_jct_s'])} on average"
-    if bound := best.entry.get("avg_jct_bound_s"):
-        said += f", {best.entry['avg_jct_s'] / bound:.2f} times the lower bound of {duration(bound)}"
-    others = [run for run in known if run is not best]
-    if others:
-        worst = max(others, key=lambda run: run.entry["avg_jct_s"])
-        ratio = worst.entry["avg_jct_s"] / best.entry["avg_jct_s"]
-        said += f". {worst.spec} takes {duration(worst.entry['avg_jct_s'])}, {ratio:.2f} times as long"
+    worst = max(known, key=lambda run: run.entry["avg_jct_s"])
+    bound = best.entry.get("avg_jct_bound_s")
+    low, floor, high = durations([best.entry["avg_jct_s"], bound, worst.entry["avg_jct_s"]])
+    said = f"{best.spec}: jobs complete after {low} on average"
+    if bound:
+        said += f", {best.entry['avg_jct_s'] / bound:.2f} times the lower bound of {floor}"
+    if worst is not best:
+        said += f". {worst.spec} takes {high}, {worst.entry['avg_jct_s'] / best.entry['avg_jct_s']:.2f} times as long"
     return said + "."
 
 
@@ -183,11 +197,12 @@ def groups(runs: Sequence[PolicyRun], table: str) -> tuple[list[Group], int]:
     found = list(runs[0].tables[table])
     shown = []
     for first in found[:GROUP_ROWS_MAX]:
-        lines = []
-        for run, rows in zip(runs, by_name, strict=True):
-            row = rows[first.name]
-            times = (duration(v) for v in (row.avg_jct_s, row.p50_jct_s, row.p99_jct_s, row.avg_wait_s))
-            lines.append((run.spec, f"{row.finished:,}", *times, f"{row.gpu_hours:,.0f}", percent(row.share_frac)))
+        rows = [of[first.name] for of in by_name]
+        times = [durations([getattr(row, key) for row in rows]) for key in ("avg_jct_s", "p50_jct_s", "p99_jct_s", "avg_wait_s")]
+        lines = [
+            (run.spec, f"{row.finished:,}", *(column[k] for column in times), f"{row.gpu_hours:,.0f}", percent(row.share_frac))
+            for k, (run, row) in enumerate(zip(runs, rows, strict=True))
+        ]
         shown.append(Group(first.name, f"{first.jobs:,}", lines))
     return shown, max(len(found) - GROUP_ROWS_MAX, 0)
 
@@ -203,15 +218,16 @@ def seed_rows(content: Content) -> list[dict[str, Any]]:
         if all(medians.get(key) is None for medians in seeds.medians.values()):
             continue
         name, form = formats[key]
+        medians = form([seeds.medians[run.spec].get(key) for run in content.runs])
         lines = []
-        for run in content.runs:
+        for run, middle in zip(content.runs, medians, strict=True):
             gain = seeds.gains.get(run.spec, {}).get(key)
             change = interval = verdict = ""
             if gain is not None:
                 change, verdict = _signed(gain.median_frac), gain.verdict
                 known = gain.low_frac is not None
                 interval = f"{_signed(gain.low_frac)} … {_signed(gain.high_frac)}" if known else "too few seeds"
-            lines.append((run.spec, form(seeds.medians[run.spec].get(key)), change, interval, verdict))
+            lines.append((run.spec, middle, change, interval, verdict))
         rows.append({"name": name, "lines": lines})
     return rows
 
@@ -256,7 +272,6 @@ def render(content: Content) -> str:
         looks=[(run.spec, f"s{k % SLOTS}", DASHES[k // SLOTS % len(DASHES)]) for k, run in enumerate(content.runs)],
         duration=duration,
         number=number,
-        percent=percent,
     )
 
 

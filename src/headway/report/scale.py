@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+NBSP = "\u00a0"
+"""Holds a number and its unit together."""
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
 _UNITS = (("d", DAY_S), ("h", HOUR_S), ("min", MINUTE_S))
 _WORDS = {"d": "days", "h": "hours", "min": "minutes", "s": "seconds"}
@@ -39,7 +41,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def percent(share: float | None) -> str:
     """A share as a percentage with one decimal."""
-    return "–" if share is None else f"{100 * share:.1f} %".replace("-", "−")
+    return "–" if share is None else f"{100 * share:.1f}{NBSP}%".replace("-", "−")
 
 
 def duration(seconds: float | None) -> str:
@@ -48,8 +50,23 @@ def duration(seconds: float | None) -> str:
         return "–"
     for unit, size in _UNITS:
         if abs(seconds) >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.1f} s"
+            return f"{seconds / size:,.1f}{NBSP}{unit}"
+    return f"{seconds:.1f}{NBSP}s"
+
+
+def durations(values: Sequence[float | None]) -> list[str]:
+    """Times to three figures, all in one unit: that of the longest, or a smaller one where the shortest would vanish in it."""
+    known = [abs(value) for value in values if value]
+    fits = ((unit, size) for unit, size in _UNITS if known and max(known) >= 2 * size and min(known) >= 0.1 * size)
+    unit, size = next(fits, ("s", 1))
+    return ["–" if value is None else f"{_three(value / size)}{NBSP}{unit}" for value in values]
+
+
+def _three(value: float) -> str:
+    if value == 0:
+        return "0"
+    decimals = min(max(2 - math.floor(math.log10(abs(value))), 0), 3)
+    return f"{value:,.{decimals}f}".replace("-", "−")
 
 
 def linear_ticks(high: float, count: int = 5, low: float = 0.0) -> list[Tick]:
