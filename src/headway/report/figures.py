@@ -84,7 +84,7 @@ def _bin(content: Content) -> str:
 
 def _queue(content: Content) -> Figure:
     lines = _levels(content, lambda run: run.series.queue_length.tolist())
-    ticks = linear_ticks(max(max(line.y) for line in lines))
+    ticks = linear_ticks(max(max(line.y) for line in lines), step_min=1)
     y = Axis("jobs queued", 0, ticks[-1].value, ticks)
     x = _time_axis(content)
     return Figure(

@@ -131,6 +131,9 @@ class Row:
 
 def figure_rows(runs: Sequence[PolicyRun]) -> list[tuple[str, list[Row]]]:
     """The table of figures, by section; the best of a row is marked where the policies differ."""
+    pair = ("avg_jct_s", "avg_jct_bound_s")
+    together = durations([run.entry.get(key) for key in pair for run in runs])
+    averages = {key: together[k * len(runs) : (k + 1) * len(runs)] for k, key in enumerate(pair)}
     sections = []
     for title, lines in FIGURES:
         rows = []
@@ -138,7 +141,7 @@ def figure_rows(runs: Sequence[PolicyRun]) -> list[tuple[str, list[Row]]]:
             values = [_of_bound(run.entry) if key == "avg_jct_of_bound" else run.entry.get(key) for run in runs]
             if all(v is None for v in values) or (key in ALWAYS_ONE and not any(values)):
                 continue
-            cells = form(values)
+            cells = averages[key] if key in averages else form(values)
             rows.append(Row(key, name, cells, _best(key, values, cells)))
         if rows:
             sections.append((title, rows))
@@ -270,6 +273,7 @@ def render(content: Content) -> str:
         seed_rows=seed_rows(content),
         several=several,
         looks=[(run.spec, f"s{k % SLOTS}", DASHES[k // SLOTS % len(DASHES)]) for k, run in enumerate(content.runs)],
+        counted=lambda count, word: f"{count:,} {word}{'' if count == 1 else 's'}",
         duration=duration,
         number=number,
     )

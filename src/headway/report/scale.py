@@ -55,11 +55,12 @@ def duration(seconds: float | None) -> str:
 
 
 def durations(values: Sequence[float | None]) -> list[str]:
-    """Times to three figures, all in one unit: that of the longest, or a smaller one where the shortest would vanish in it."""
+    """Times that stand beside each other: to three figures in one unit, if one suits them all, else each in its own."""
     known = [abs(value) for value in values if value]
-    fits = ((unit, size) for unit, size in _UNITS if known and max(known) >= 2 * size and min(known) >= 0.1 * size)
-    unit, size = next(fits, ("s", 1))
-    return ["–" if value is None else f"{_three(value / size)}{NBSP}{unit}" for value in values]
+    for unit, size in (*_UNITS, ("s", 1)):
+        if known and 2 * size <= max(known) < 1000 * size and min(known) >= 0.1 * size:
+            return ["–" if value is None else f"{_three(value / size)}{NBSP}{unit}" for value in values]
+    return [duration(value) for value in values]
 
 
 def _three(value: float) -> str:
@@ -69,15 +70,15 @@ def _three(value: float) -> str:
     return f"{value:,.{decimals}f}".replace("-", "−")
 
 
-def linear_ticks(high: float, count: int = 5, low: float = 0.0) -> list[Tick]:
-    """Some `count` ticks at multiples of 1, 2 or 5 times a power of ten, the last at or above `high`, the first at or below
-    `low`.
+def linear_ticks(high: float, count: int = 5, low: float = 0.0, *, step_min: float = 0.0) -> list[Tick]:
+    """Some `count` ticks at multiples of 1, 2 or 5 times a power of ten (at least `step_min`), the last at or above `high`, the
+    first at or below `low`.
     """
     span = high - low
     if not span > 0:
         low, span = min(low, 0.0), 1.0
         high = low + span
-    rough = span / max(count, 1)
+    rough = max(span / max(count, 1), step_min)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * f for f in (1, 2, 5, 10) if power * f >= rough * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -104,8 +105,9 @@ def time_ticks(low_s: float, high_s: float, count: int = 8) -> list[Tick]:
 
 
 def log_time_ticks(low_s: float, high_s: float) -> list[Tick]:
-    """Ticks at round times on a logarithmic axis."""
-    return [Tick(value, label) for value, label in _LOG_TICKS_S if low_s <= value * (1 + 1e-9) and value <= high_s * (1 + 1e-9)]
+    """Ticks at round times on a logarithmic axis; at its ends, where there are not two round times between them."""
+    ticks = [Tick(value, label) for value, label in _LOG_TICKS_S if low_s <= value * (1 + 1e-9) and value <= high_s * (1 + 1e-9)]
+    return ticks if len(ticks) > 1 else [Tick(value, duration(value)) for value in (low_s, high_s)]
 
 
 def thinned(ticks: Sequence[Tick], positions: Sequence[float], char: float, gap: float = 8.0) -> list[Tick]:

@@ -57,7 +57,7 @@ def figure_css(colour: dict[str, str] | None = None) -> str:
         f".hw .axis{{stroke:{of['axis']};stroke-width:1}}",
         ".hw .line{fill:none;stroke-width:1.8;stroke-linejoin:round}",
         f".hw .bar{{stroke:{of['paper']};stroke-width:.6}}.hw .pale{{fill-opacity:.4}}",
-        f".hw .on{{fill:{of['paper']};font-size:10px;font-weight:600}}",
+        ".hw .on{fill:#0d1218;font-size:10px;font-weight:600}",
     ]
     rules += [f".hw .s{k}{{stroke:{of[f'c{k}']}}}.hw .f{k}{{fill:{of[f'c{k}']}}}" for k in range(SLOTS)]
     rules += [f".hw .j{k}{{fill:{of[f'j{k}']}}}" for k in range(HUES)]
@@ -207,6 +207,8 @@ def line_chart(lines: Sequence[Line], x: Axis, y: Axis, *, title: str, width: in
         picture.rule(at, top, at, bottom, "grid")
         picture.label(min(at, width - 4 - len(tick.label) * CHAR / 2), bottom + 17, tick.label, "mid")
     picture.label((left + right) / 2, bottom + 36, x.label, "mid")
+    if not lines:
+        picture.label((left + right) / 2, (top + bottom) / 2, "nothing to show", "mid")
     for line in lines:
         classes, dashes = ("s7", "2 3") if line.reference else look(line.slot)
         dash = f' stroke-dasharray="{dashes}"' if dashes else ""
