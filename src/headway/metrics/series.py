@@ -84,23 +84,22 @@ def series(jobs: Mapping[str, Ints], spans: Spans, edges: Ints) -> Series:
     """Levels of a run; `jobs` are the columns of `metrics.fold`, of all jobs submitted."""
     width = np.diff(edges)
 
-    def mean(begin: Ints, end: Ints, height: Ints, unit: int = 1) -> Floats:
+    def area(begin: Ints, end: Ints, height: Ints) -> Ints:
         times, steps = np.concatenate((begin, end)), np.concatenate((height, -height))
         lasts = times < NEVER
-        level: Floats = integrals(times[lasts], steps[lasts], edges) / (width * unit)
-        return level
+        return integrals(times[lasts], steps[lasts], edges)
 
     ended = np.where(jobs["end"] >= 0, jobs["end"], NEVER)
-    live = mean(jobs["submitted"], ended, np.ones_like(ended))
-    up = mean(spans.requested, spans.ended, np.ones_like(spans.milli))
+    live = area(jobs["submitted"], ended, np.ones_like(ended))
+    up = area(spans.requested, spans.ended, np.ones_like(spans.milli))
     ran = spans.started < NEVER
     until = np.minimum(spans.stopping, spans.ended)
     return Series(
         edges_us=edges,
-        queue_length=np.maximum(live - up, 0.0),
-        jobs_up=up,
-        gpus_booked=mean(spans.requested, spans.ended, spans.milli, WHOLE),
-        gpus_busy=mean(spans.started[ran], until[ran], spans.milli[ran], WHOLE),
+        queue_length=(live - up) / width,
+        jobs_up=up / width,
+        gpus_booked=area(spans.requested, spans.ended, spans.milli) / (width * WHOLE),
+        gpus_busy=area(spans.started[ran], until[ran], spans.milli[ran]) / (width * WHOLE),
     )
 
 

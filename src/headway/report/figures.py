@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from headway.core.columns import GPUS_PER_NODE_MAX
 from headway.core.units import US_PER_S
 from headway.metrics.series import State
 from headway.report.content import Content, PolicyRun
-from headway.report.scale import Tick, duration, linear_ticks, log_time_ticks, percent, time_ticks, time_unit
+from headway.report.scale import Tick, duration, linear_ticks, log_time_ticks, time_ticks, time_unit
 from headway.report.svg import HUES, Axis, Bar, Interval, Line, gantt_chart, interval_chart, line_chart
 
 WIDE, NARROW = 960, 380
@@ -117,7 +117,7 @@ def _gains(content: Content) -> Figure:
         if (gain := figures_of[FIGURE_FOR_SEEDS]).median_frac is not None
     ]
     ends = [0.0, *(v for row in rows for v in (row.middle, row.low, row.high) if v is not None)]
-    ticks = [Tick(t.value, percent(t.value).replace(".0 %", " %")) for t in linear_ticks(max(ends), 6, min(ends))]
+    ticks = [Tick(t.value / 100, f"{t.label} %") for t in linear_ticks(100 * max(ends), 6, 100 * min(ends))]
     x = Axis("reduction of the average JCT (above 0: better)", ticks[0].value, ticks[-1].value, ticks)
     title = f"Average JCT against {content.seeds.baseline}, {len(content.seeds.seeds)} seeds"
     return Figure(
@@ -175,8 +175,3 @@ def runs_of_bits(mask: int) -> list[tuple[int, int]]:
         found.append((at, length))
         at += length
     return found
-
-
-def names_of(found: Sequence[Figure]) -> list[str]:
-    """The names of figures, as their files are called."""
-    return [figure.name for figure in found]

@@ -13,7 +13,7 @@ from headway.metrics.compare import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from headway.report.content import Content, Json, PolicyRun
 from headway.report.figures import NARROW, WIDE, Figure, figures
 from headway.report.scale import NBSP, duration, durations, number, percent
-from headway.report.svg import DARK, DASHES, LIGHT, SLOTS, figure_css
+from headway.report.svg import DARK, LIGHT, figure_css, look
 
 GROUP_ROWS_MAX = 20
 Format = Callable[[Sequence[float | None]], list[str]]
@@ -236,7 +236,8 @@ def seed_rows(content: Content) -> list[dict[str, Any]]:
 
 
 def _signed(share: float | None) -> str:
-    return "–" if share is None else ("+" if share > 0 else "") + percent(share)
+    text = percent(share)
+    return f"+{text}" if share is not None and share > 0 and text != percent(0.0) else text
 
 
 def page_css() -> str:
@@ -272,7 +273,7 @@ def render(content: Content) -> str:
         ],
         seed_rows=seed_rows(content),
         several=several,
-        looks=[(run.spec, f"s{k % SLOTS}", DASHES[k // SLOTS % len(DASHES)]) for k, run in enumerate(content.runs)],
+        looks=[(run.spec, *look(k)) for k, run in enumerate(content.runs)],
         counted=lambda count, word: f"{count:,} {word}{'' if count == 1 else 's'}",
         duration=duration,
         number=number,

@@ -41,7 +41,9 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def percent(share: float | None) -> str:
     """A share as a percentage with one decimal."""
-    return "–" if share is None else f"{100 * share:.1f}{NBSP}%".replace("-", "−")
+    if share is None:
+        return "–"
+    return f"{100 * share:.1f}{NBSP}%".replace("-", "−").replace(f"−0.0{NBSP}", f"0.0{NBSP}")
 
 
 def duration(seconds: float | None) -> str:

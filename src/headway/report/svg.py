@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import colorsys
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from headway.core.errors import one_line
-from headway.report.scale import Tick, thinned
+from headway.report.scale import NBSP, Tick, thinned
 
 FONT = 12
 CHAR = 6.6
@@ -92,7 +92,6 @@ class Line:
     y: Sequence[float]
     slot: int
     steps: bool = False
-    reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +121,12 @@ class Bar:
 
 def text(value: str) -> str:
     """Text as SVG and HTML carry it: one line, nothing of it is markup."""
-    return escape(one_line(value), quote=True)
+    return escape(one_line(value.replace(NBSP, " ")), quote=True)
 
 
 def n(value: float) -> str:
     """A coordinate, to a tenth of a pixel."""
-    return f"{value:.1f}".removesuffix(".0").replace("-0", "0") if abs(value) < 0.05 else f"{value:.1f}".removesuffix(".0")
+    return f"{value:.1f}".removesuffix(".0")
 
 
 class Picture:
@@ -149,6 +148,17 @@ class Picture:
     def rule(self, x1: float, y1: float, x2: float, y2: float, classes: str) -> None:
         """A straight line."""
         self.parts.append(f'<line class="{classes}" x1="{n(x1)}" y1="{n(y1)}" x2="{n(x2)}" y2="{n(y2)}"/>')
+
+    def lower_axis(self, x: Axis, left: float, right: float, top: float, bottom: float) -> None:
+        """Upright lines at the ticks of the lower axis, and below them the labels and the axis' own."""
+        at = [left + x.share(tick.value) * (right - left) for tick in x.ticks]
+        kept = thinned(x.ticks, at, CHAR)
+        for tick, here in zip(x.ticks, at, strict=True):
+            if tick in kept:
+                half = len(tick.label) * CHAR / 2
+                self.rule(here, top, here, bottom, "axis" if tick.value == 0 and x.low < 0 else "grid")
+                self.label(max(min(here, self.width - 4 - half), 4 + half), bottom + 17, tick.label, "mid")
+        self.label((left + right) / 2, bottom + 36, x.label, "mid")
 
     def legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
         """(name, classes, dashes) as short lines with their names, in as many rows as they need."""
@@ -186,7 +196,7 @@ def look(line_slot: int) -> tuple[str, str]:
 def line_chart(lines: Sequence[Line], x: Axis, y: Axis, *, title: str, width: int, height: int = 260, alone: bool = False) -> str:
     """Lines over two axes, with a legend above. `height` is that of the plot alone."""
     picture = Picture(width, title, alone=alone)
-    picture.legend([(line.name, *(("s7", "2 3") if line.reference else look(line.slot))) for line in lines])
+    picture.legend([(line.name, *look(line.slot)) for line in lines])
     left = 14 + max((len(tick.label) for tick in y.ticks), default=1) * CHAR
     right, top = width - 14.0, picture.y + 22
     bottom = top + height
@@ -202,15 +212,11 @@ def line_chart(lines: Sequence[Line], x: Axis, y: Axis, *, title: str, width: in
         level = at_y(tick.value)
         picture.rule(left, level, right, level, "axis" if tick.value == y.low else "grid")
         picture.label(left - 6, level + 4, tick.label, "end")
-    for tick in thinned(x.ticks, [at_x(tick.value) for tick in x.ticks], CHAR):
-        at = at_x(tick.value)
-        picture.rule(at, top, at, bottom, "grid")
-        picture.label(min(at, width - 4 - len(tick.label) * CHAR / 2), bottom + 17, tick.label, "mid")
-    picture.label((left + right) / 2, bottom + 36, x.label, "mid")
+    picture.lower_axis(x, left, right, top, bottom)
     if not lines:
         picture.label((left + right) / 2, (top + bottom) / 2, "nothing to show", "mid")
     for line in lines:
-        classes, dashes = ("s7", "2 3") if line.reference else look(line.slot)
+        classes, dashes = look(line.slot)
         dash = f' stroke-dasharray="{dashes}"' if dashes else ""
         path = _steps(line, at_x, at_y) if line.steps else _through(line, at_x, at_y)
         if path:
@@ -218,15 +224,13 @@ def line_chart(lines: Sequence[Line], x: Axis, y: Axis, *, title: str, width: in
     return picture.svg(bottom + 44)
 
 
-def _through(line: Line, at_x: object, at_y: object) -> str:
-    assert callable(at_x) and callable(at_y)
+def _through(line: Line, at_x: Callable[[float], float], at_y: Callable[[float], float]) -> str:
     points = [f"{n(at_x(a))} {n(at_y(b))}" for a, b in zip(line.x, line.y, strict=True)]
     return "M" + "L".join(points) if points else ""
 
 
-def _steps(line: Line, at_x: object, at_y: object) -> str:
+def _steps(line: Line, at_x: Callable[[float], float], at_y: Callable[[float], float]) -> str:
     """A level for each bin, joined by upright lines; equal levels in a row make one."""
-    assert callable(at_x) and callable(at_y)
     path, last = "", ""
     for k, value in enumerate(line.y):
         level = n(at_y(value))
@@ -250,10 +254,7 @@ def interval_chart(rows: Sequence[Interval], x: Axis, *, title: str, width: int,
     def at(value: float) -> float:
         return left + x.share(value) * (right - left)
 
-    for tick in thinned(x.ticks, [at(tick.value) for tick in x.ticks], CHAR):
-        picture.rule(at(tick.value), top, at(tick.value), bottom, "axis" if tick.value == 0 else "grid")
-        picture.label(at(tick.value), bottom + 17, tick.label, "mid")
-    picture.label((left + right) / 2, bottom + 36, x.label, "mid")
+    picture.lower_axis(x, left, right, top, bottom)
     for k, row in enumerate(rows):
         level = top + step * (k + 0.5) + (6 if names_above else 0)
         shown = row.name if len(row.name) <= 34 else row.name[:33] + "…"
@@ -292,10 +293,7 @@ def gantt_chart(
     def at(value: float) -> float:
         return left + x.share(value) * (right - left)
 
-    for tick in thinned(x.ticks, [at(tick.value) for tick in x.ticks], CHAR):
-        picture.rule(at(tick.value), top, at(tick.value), bottom, "grid")
-        picture.label(min(at(tick.value), width - 4 - len(tick.label) * CHAR / 2), bottom + 17, tick.label, "mid")
-    picture.label((left + right) / 2, bottom + 36, x.label, "mid")
+    picture.lower_axis(x, left, right, top, bottom)
     for bar in bars:
         x1, x2 = at(bar.start), at(bar.end)
         high, size = tops[bar.row], bar.rows * row
