@@ -230,7 +230,9 @@ def _content(request: ReportRequest, ready: PreparedReport, raw: list[_Raw], see
     levels = [series(of, on, edges) for of, on in zip(jobs, spans, strict=True)]
     count = nodes_shown([node.gpus for node in cluster.nodes])
     window = ready.window_us or busiest_window(levels[0], spans, count)
-    window = (min(window[0], int(edges[-1]) - 1), min(window[1], int(edges[-1])))
+    if window[0] >= edges[-1]:
+        raise UserError(f"nothing is left to show: the last job ends after {int(edges[-1]) / US_PER_S:,.0f} s", key="gantt")
+    window = (window[0], min(window[1], int(edges[-1])))
     runs = []
     for run, of, on, level in zip(raw, jobs, spans, levels, strict=True):
         done = of["phase"] == Phase.COMPLETED

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from headway.core import jit, units
-from headway.core.columns import Phase
+from headway.core.columns import Phase, Reason
 from headway.core.errors import UserError, one_line, shown
 from headway.core.events import EventBatch
 from headway.core.units import US_PER_S
 from headway.metrics.bound import jct_bound
-from headway.metrics.fold import M_PHASE, M_RUN
+from headway.metrics.fold import M_FINISHING, M_PHASE, M_RUN
 from headway.metrics.summary import nearest_rank
 from headway.policies.registry import Chosen, choose, entry, names
 from headway.sim.run import Outcome, StuckError, simulate
@@ -177,7 +177,7 @@ def bound(workload: Workload, cluster: Cluster, outcome: Outcome) -> float | Non
     """
     M = outcome.metrics.M[: len(workload)]
     done = np.flatnonzero(M[:, M_PHASE] == Phase.COMPLETED)
-    if np.any(M[done, M_RUN] < workload.work_us[done]):
+    if np.any((M[done, M_RUN] < workload.work_us[done]) | (M[done, M_FINISHING] == Reason.EARLY_STOP)):
         return None
     if workload.truth.size and np.any(workload.truth[Y_SPEED, done] > Speed.ITERATIONS):
         return None

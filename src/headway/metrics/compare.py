@@ -24,8 +24,8 @@ HIGHER_IS_BETTER = frozenset(
 """Figures of which more is better; of all others that `LOWER_IS_BETTER` names, less."""
 LOWER_IS_BETTER = frozenset(
     """avg_jct_s p50_jct_s p90_jct_s p99_jct_s makespan_s avg_wait_s p50_wait_s p99_wait_s max_wait_s avg_bounded_slowdown
-    queue_length_avg queue_length_max finish_time_fairness finish_time_fairness_max unfair_job_frac cross_node_bytes preemptions
-    migrations decide_ms_avg decide_ms_p50 decide_ms_p99""".split()
+    queue_length_avg queue_length_max finish_time_fairness finish_time_fairness_max unfair_job_frac cross_node_bytes
+    gpu_overhead_frac preemptions migrations decide_ms_avg decide_ms_p50 decide_ms_p99""".split()
 )
 
 

@@ -7,13 +7,15 @@
   to the next start. Restoring and saving are not waiting.
 - `gpu_booked_frac`: GPU time held by jobs, from each start request to the end of that attempt, over GPUs × makespan.
   `gpu_busy_frac`: only from `started` to the stop request or the end (restoring is busy: the journal doesn't tell it apart).
-- `gpu_hours_booked`: that GPU time itself.
+- `gpu_hours_booked`: that GPU time itself. `gpu_overhead_frac`: the share of it in which jobs that were up restored (from the
+  second attempt on, as long as their specification says) or saved (from the stop request to the end of the attempt).
 - Bounded slowdown = max(1, JCT / max(run time, 10 s)), on average over the jobs that completed (Feitelson, JSSPP 2001).
 - `deadline_ratio`: of the jobs with a deadline, those completed by then; rejected, failed and unfinished ones missed it.
   `urgent_deadline_ratio`: the same of the urgent ones, whose urgency is above 8 (MLFS §4.2.2).
 - Finish-time fairness ρ (as Themis, NSDI '20) = JCT / isolated JCT, for the jobs that completed and ran. Isolated is the job
   alone on its 1/n share of the cluster's G GPUs: run time × max(1, n · its GPUs / G), with n the mean number of live jobs
-  during its life. Above 1 the job would have done better alone.
+  during its life, and the run time without restoring and saving, which a job alone would not do. Above 1 the job would have
+  done better alone.
   `fairness_jain` is Jain's index of the ρ of all jobs, (Σρ)² / (n · Σρ²): 1 if all fared alike, 1/n if one had it all.
 """
 
@@ -60,6 +62,7 @@ class Summary:
     gpu_booked_frac: float | None
     gpu_busy_frac: float | None
     gpu_hours_booked: float
+    gpu_overhead_frac: float | None
     deadline_ratio: float | None
     urgent_jobs: int
     urgent_deadline_ratio: float | None
@@ -104,6 +107,7 @@ def summarise(jobs: Mapping[str, Ints], gpus: int, *, queue_length_max: int, que
     finished = len(jct)
     makespan = int(end[done].max() - submitted.min()) if finished else 0
     capacity = makespan * gpus
+    held = sum(jobs["held_gpu_us"].tolist())
     waited = np.sort(jobs["waited"][done])
     due, urgent = jobs["deadline"] < NEVER, jobs["urgency"] > URGENT_ABOVE
     in_time = done & (end <= jobs["deadline"])
@@ -127,9 +131,10 @@ def summarise(jobs: Mapping[str, Ints], gpus: int, *, queue_length_max: int, que
         avg_bounded_slowdown=_bounded_slowdown(end[done] - submitted[done], jobs["run"][done]),
         queue_length_avg=queued_ms * 1000 / makespan if makespan else None,
         queue_length_max=queue_length_max,
-        gpu_booked_frac=sum(jobs["held_gpu_us"].tolist()) / capacity if capacity else None,
+        gpu_booked_frac=held / capacity if capacity else None,
         gpu_busy_frac=sum(jobs["busy_gpu_us"].tolist()) / capacity if capacity else None,
-        gpu_hours_booked=sum(jobs["held_gpu_us"].tolist()) / GPU_US_PER_GPU_HOUR,
+        gpu_hours_booked=held / GPU_US_PER_GPU_HOUR,
+        gpu_overhead_frac=sum(jobs["overhead_gpu_us"].tolist()) / held if held else None,
         deadline_ratio=float(np.mean(in_time[due])) if due.any() else None,
         urgent_jobs=int(np.count_nonzero(urgent)),
         urgent_deadline_ratio=float(np.mean(in_time[due & urgent])) if (due & urgent).any() else None,
@@ -162,8 +167,9 @@ def _fairness(done: Mapping[str, Ints], gpus: int) -> list[float]:
     """ρ of each completed job that ran. Live jobs are counted in job·ms; a job of less than a millisecond was as good as
     alone.
     """
-    ran = done["run"] > 0
-    jct, run = (done["end"] - done["submitted"])[ran], done["run"][ran]
+    alone = done["run"] - done["overhead"]
+    ran = alone > 0
+    jct, run = (done["end"] - done["submitted"])[ran], alone[ran]
     life_ms = done["end"][ran] // 1000 - done["submitted"][ran] // 1000
     live_ms = (done["live_at_end"] - done["live_at_submission"])[ran]
     live = np.maximum(live_ms / np.maximum(life_ms, 1), 1.0)

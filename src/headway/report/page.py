@@ -89,6 +89,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str, Format], ...]], ...] = (
             ("gpu_busy_frac", "GPUs busy", _each(percent)),
             ("gpu_booked_frac", "GPUs booked", _each(percent)),
             ("gpu_hours_booked", "GPU hours booked", _each(number)),
+            ("gpu_overhead_frac", "of them restoring and saving", _each(percent)),
             ("cross_node_bytes", "traffic between nodes", _each(_bytes)),
             ("preemptions", "preemptions", _each(number)),
             ("migrations", "migrations", _each(number)),
