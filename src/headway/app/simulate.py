@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from headway.core import columns as c
 from headway.core import jit, units
+from headway.core.arrays import Ints
 from headway.core.columns import Phase, Reason
 from headway.core.errors import UserError, one_line, shown
 from headway.core.events import EventBatch
@@ -181,8 +183,19 @@ def bound(workload: Workload, cluster: Cluster, outcome: Outcome) -> float | Non
         return None
     if workload.truth.size and np.any(workload.truth[Y_SPEED, done] > Speed.ITERATIONS):
         return None
-    found = jct_bound(workload.submitted_us[done], workload.work_us[done], workload.gpu_milli[done], cluster.gpus)
+    found = jct_bound(workload.submitted_us[done], workload.work_us[done], _least_gpu_milli(workload)[done], cluster.gpus)
     return found.avg_jct_s if found is not None else None
+
+
+def _least_gpu_milli(workload: Workload) -> Ints:
+    """Thousandths of GPUs on which each job can run at its full rate: an elastic job on its fewest workers, one that names
+    another kind of GPU perhaps on fewer of them.
+    """
+    spec, milli = workload.spec, workload.gpu_milli
+    least = milli * np.minimum(spec[c.J_DATA_MIN], spec[c.J_DATA]) // np.maximum(spec[c.J_DATA], 1)
+    fewer = (spec[c.J_ALT_MASK] != 0) & (spec[c.J_ALT_GPU] < spec[c.J_GPU_TASK])
+    chosen: Ints = np.where(fewer, least * spec[c.J_ALT_GPU] // np.maximum(spec[c.J_GPU_TASK], 1), least)
+    return chosen
 
 
 def dropped_line(workload: Workload) -> str:
