@@ -67,9 +67,16 @@ def simulate(
     filter_: Annotated[
         str | None, typer.Option("--filter", help="Only some jobs: queue=NAME,user=NAME,gpus>=8.", metavar="F")
     ] = None,
-    save_cost: Annotated[str, typer.Option(help="What stopping a job takes it.", metavar="TIME")] = "0",
-    restart_cost: Annotated[str, typer.Option(help="What starting again takes a stopped job.", metavar="TIME")] = "30",
-    checkpoint_every: Annotated[str, typer.Option(help="Interval of checkpoints; 0: only when stopped.", metavar="TIME")] = "0",
+    save_cost: Annotated[
+        str | None, typer.Option(help="What stopping a job takes it. [default: the workload's, or 0]", metavar="TIME")
+    ] = None,
+    restart_cost: Annotated[
+        str | None, typer.Option(help="What starting again takes a stopped job. [default: the workload's, or 30]", metavar="TIME")
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(help="Interval of checkpoints (0: none). [default: the workload's, or 0]", metavar="TIME"),
+    ] = None,
     no_skip: Annotated[bool, typer.Option("--no-skip", help="Hold every round, also where nothing can have changed.")] = False,
     journal: Annotated[Path | None, typer.Option(help="Write the run's journal to this file.", metavar="FILE")] = None,
     as_json: AsJson = False,
@@ -215,6 +222,7 @@ def _progress_bar() -> Iterator[Callable[[str], Callable[[float], None]] | None]
 # -- the way in -----------------------------------------------------------------------------------------------------
 if find_spec("headway.cli_live") is not None:
     import_module("headway.cli_live").register(app)
+import_module("headway.cli_report").register(app, _progress_bar)
 if find_spec("headway.cli_workload") is not None:
     import_module("headway.cli_workload").register(app)
 

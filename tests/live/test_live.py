@@ -124,8 +124,10 @@ async def test_four_jobs_on_two_slots_all_finish(fifo: Live) -> None:
         at_once += 1 if line == "+" else -1
         most = max(most, at_once)
     assert most <= 2 and at_once == 0
-    starts = [job.first_started_us for job in jobs]
-    assert starts == sorted(starts)  # type: ignore[type-var]
+    starts = [job.first_started_us or 0 for job in jobs]
+    assert 0 < max(starts[:2]) <= min(starts[2:]), (
+        "first come, first served; the two that start together may come up in either order"
+    )
 
 
 async def test_a_preempting_policy_stops_a_job_and_brings_it_back(srtf: Live) -> None:

@@ -24,10 +24,14 @@ class Journal:
     def __init__(self) -> None:
         self.buffer = EventBuffer()
 
-    def submit(self, t: float, job: int, gpus: int = 1, *, deadline: float | None = None, retries: int = 3) -> None:
+    def submit(
+        self, t: float, job: int, gpus: int = 1, *, deadline: float | None = None, retries: int = 3, urgency: int = 5,
+        restore: float = 0,
+    ) -> None:  # fmt: skip
         spec = plain_spec(1)
         set_workers(spec, np.array([gpus], np.int64))
-        spec[c.J_RETRY_MAX] = retries
+        spec[c.J_RETRY_MAX], spec[c.J_URGENCY], spec[c.J_USER], spec[c.J_QUEUE] = retries, urgency, 3, 2
+        spec[c.J_RESTORE] = int(restore * S)
         if deadline is not None:
             spec[c.J_DEADLINE] = int(deadline * S)
         self.buffer.add(int(t * S), EventKind.SUBMITTED, job, payload=spec[:, 0])
@@ -76,19 +80,64 @@ def test_three_jobs_by_hand() -> None:
     figures = fold.summary(2)
     assert (figures.jobs, figures.finished, figures.unfinished, figures.preemptions, figures.attempts) == (3, 3, 0, 1, 4)
     assert figures.avg_jct_s == pytest.approx((100 + 45 + 55) / 3)
-    assert (figures.p50_jct_s, figures.p99_jct_s, figures.makespan_s) == (55, 100, 100)
+    assert (figures.p50_jct_s, figures.p90_jct_s, figures.p99_jct_s, figures.makespan_s) == (55, 100, 100, 100)
     assert figures.avg_wait_s == pytest.approx((40 + 25 + 15) / 3)
+    assert (figures.p50_wait_s, figures.p99_wait_s, figures.max_wait_s) == (25, 40, 40)
+    assert figures.avg_bounded_slowdown == pytest.approx((100 / 60 + 45 / 20 + 55 / 40) / 3)
+    assert figures.gpu_overhead_frac == pytest.approx(2 * 5 / (2 * 35 + 2 * 25 + 20 + 40))
+    assert figures.gpu_hours_booked == pytest.approx((2 * 35 + 2 * 25 + 20 + 40) / 3600)
     assert figures.gpu_booked_frac == pytest.approx((2 * 35 + 2 * 25 + 20 + 40) / 200)
     assert figures.gpu_busy_frac == pytest.approx((2 * 30 + 2 * 25 + 20 + 40) / 200)
     assert figures.deadline_ratio == 0.5  # job 1 ends on its deadline, job 0 a second late, job 2 has none
     assert figures.queue_length_max == 2
     # Live: 1 till 10, 2 till 20, 3 till 55, 2 till 75, 1 till 100. On average job 0 sees 200/100, job 1 125/45, job 2 145/55.
-    rho = [100 / (60 * 2), 45 / (20 * 125 / 45 / 2), 55 / (40 * 145 / 55 / 2)]
+    # Job 0 works for 55 s: 30, and 25 of the second attempt; it saves for 5.
+    rho = [100 / (55 * 2), 45 / (20 * 125 / 45 / 2), 55 / (40 * 145 / 55 / 2)]
     assert figures.finish_time_fairness == pytest.approx(sum(rho) / 3)
     assert figures.finish_time_fairness_max == pytest.approx(rho[1])
     assert figures.unfair_job_frac == pytest.approx(2 / 3)
+    assert figures.fairness_jain == pytest.approx(sum(rho) ** 2 / (3 * sum(r * r for r in rho)))
     # Queued: job 1 from 10, job 2 from 20, both till 35; then job 0 till 75.
     assert figures.queue_length_avg == pytest.approx((10 + 2 * 15 + 40) / 100)
+
+
+def test_urgent_jobs_have_a_deadline_ratio_of_their_own() -> None:
+    """Urgent is above 8. Job 0 is in time, job 1 late, job 2 late and not urgent, job 3 urgent without a deadline."""
+    journal = Journal()
+    for job, (deadline, urgency) in enumerate([(10, 9), (1, 10), (1, 8), (None, 9)]):
+        journal.submit(0, job, deadline=deadline, urgency=urgency)
+        journal.run(0, 5, job)
+    fold = journal.fold()
+    figures = fold.summary(4)
+    assert (figures.urgent_jobs, figures.urgent_deadline_ratio, figures.deadline_ratio) == (3, 0.5, pytest.approx(1 / 3))
+    assert (row(fold, 1)["user"], row(fold, 1)["queue"], row(fold, 1)["urgency"]) == (3, 2, 10)
+
+
+def test_restoring_and_saving_are_overhead() -> None:
+    """Two GPUs, 10 s to restore. Up 0–20, saving 20–23; up 30–34 while it restores, saving 34–36; up 40–60."""
+    journal = Journal()
+    journal.submit(0, 0, gpus=2, restore=10)
+    for attempt, (first, stop, last) in enumerate([(0, 20, 23), (30, 34, 36)], start=1):
+        journal.start(first, 0, attempt, gpus=2)
+        journal.add(stop, EventKind.STOP_REQUESTED, 0, attempt, Reason.PREEMPTED)
+        journal.add(stop + 1, EventKind.STOP_REQUESTED, 0, attempt, Reason.PREEMPTED)  # repeated
+        journal.add(last, EventKind.STOPPED, 0, attempt)
+    journal.run(40, 60, 0, attempt=3, gpus=2)
+    fold = journal.fold()
+    job = row(fold, 0)
+    assert (job["run"], job["overhead"], job["overhead_gpu_us"]) == (49 * S, (3 + 4 + 2 + 10) * S, 2 * 19 * S)
+    figures = fold.summary(2)
+    assert figures.gpu_overhead_frac == pytest.approx(19 / 49)
+    assert figures.finish_time_fairness == pytest.approx(60 / 30)
+
+
+def test_a_short_run_counts_as_ten_seconds_in_the_slowdown() -> None:
+    journal = Journal()
+    journal.submit(0, 0)
+    journal.run(28, 30, 0)
+    journal.submit(30, 1)
+    journal.run(30, 31, 1)
+    assert journal.fold().summary(1).avg_bounded_slowdown == pytest.approx((3 + 1) / 2)
 
 
 def test_an_empty_run_has_no_figures_and_no_nan() -> None:

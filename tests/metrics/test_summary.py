@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headway.metrics.summary import mean_s, nearest_rank
+from headway.metrics.summary import jain, mean_s, nearest_rank
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_a_mean_is_exact_where_a_sum_of_int64_would_wrap() -> None:
     large = np.full(4, 2**62, np.int64)
     assert mean_s(large) == 2**62 / 1e6
     assert mean_s(large[:0]) is None
+
+
+def test_jains_index_is_one_for_equals_and_a_share_for_one_alone() -> None:
+    assert jain([3.0, 3.0, 3.0]) == pytest.approx(1)
+    assert jain([5.0, 0.0, 0.0, 0.0]) == pytest.approx(1 / 4)
+    assert jain([]) is None and jain([0.0]) is None

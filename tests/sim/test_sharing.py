@@ -13,7 +13,7 @@ from headway.core.columns import EventKind
 from headway.core.events import EventBatch
 from headway.core.view import gpus_of
 from headway.policies.registry import make_policy
-from headway.sim.physics import mix
+from headway.sim.curve import mix
 from headway.sim.run import simulate
 from headway.testing.builders import JobSketch, cluster, job, workload
 from headway.workloads.schema import Workload

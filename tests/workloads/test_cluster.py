@@ -156,3 +156,31 @@ def test_a_queue_that_the_workload_does_not_know_follows_its_own() -> None:
     state.apply(cluster.events(queues=("a", "z")))
     assert [state.name(Name.QUEUE, i) for i in range(3)] == ["a", "z", "b"]
     assert state.Q[c.Q_QUOTA].tolist() == [2000, -1, 1000]
+
+
+def test_speed_background_and_oversubscription() -> None:
+    text = "nodes: [{gpus: 4, kind: p100, speed: 0.55, background: 20%}, {gpus: 4}]\noversubscription: 4"
+    cluster = cluster_from_yaml(text)
+    assert [(node.speed_ppm, node.background_ppm) for node in cluster.nodes] == [(550_000, 200_000), (1_000_000, 0)]
+    assert cluster.oversubscription == 4 and parse_cluster("2x4").oversubscription == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{gpus: 4, speed: 0}", 'expected a share of the fastest GPU\'s speed, above 0 and at most 1, got "0"'),
+        ("{gpus: 4, speed: 1.5}", 'expected a share from 0 to 1, or from 0% to 100%, got "1.5"'),
+        ("{gpus: 4, speed: nan}", 'expected a share from 0 to 1, or from 0% to 100%, got "nan"'),
+        ("{gpus: 4, background: 100%}", 'expected a share of at least 0 and below 1, got "100%"'),
+        ("{gpus: 4, background: -1%}", 'expected a share from 0 to 1, or from 0% to 100%, got "-1%"'),
+    ],
+)
+def test_speeds_that_are_none_are_one_line(line: str, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        cluster_from_yaml(f"nodes: [{line}]")
+    assert message in str(error.value)
+
+
+def test_oversubscription_is_a_whole_number() -> None:
+    with pytest.raises(UserError, match='oversubscription: expected a whole number from 1 to 1000, got "0"'):
+        cluster_from_yaml(f"{NODES}\noversubscription: 0")

@@ -28,7 +28,7 @@ PINNED = [
     ("philly-like:jobs=5000,load=1.0", 2, "fe0bb537253f730298b908f17e6171c2ac4d81dc9d39794f891a5ed09b97e31b"),
     ("philly-like:jobs=5000,load=1.0", 100, "2c237ec2261b7f51fbdaa572a4ebd8a4518d2a10fedb9a52cc6d52a2ae2c68cf"),
     ("philly-like:jobs=2000,load=1.1", 1, "b86e8c681673d18e8b80abc184785ea8960fb9d996fcd8792dfeefaa07b252a1"),
-    ("philly-like:jobs=900,load=0.5,cluster=8x4,max_s=86400", 9, "d0323efe75f834aa67661e6a3eb8c2bffbc36e9a0358f2d1aad076286e787f3f"),
+    ("philly-like:jobs=900,load=.5,cluster=8x4", 9, "d0ec9ec3af99ed09f1a4b841a26dacf95e2360665e656e73d3c2de0e9fcab9fb"),
     ("mlfs-paper:jobs=155,protocol=stress", 1, "14d996a8fff6d03bc1fc9fa3d2f46594ec36fc76d488ad73d9cfb61bd0787435"),
     ("mlfs-paper:jobs=620,protocol=stress", 1, "a4e2dfed4b45fd3d889e27866c6a1b02c1622442f7a3c07e76e85cd0a6292495"),
     ("mlfs-paper:jobs=1860,protocol=stress", 100, "c00f7e86a8a4c0a216943314276fa800174dfe8649ee26d671bbd98fccf8e23d"),

@@ -13,8 +13,13 @@ import numpy as np
 from headway.app.output import whole_or_nothing
 from headway.core import columns as c
 from headway.core import jit, units
+from headway.core.arrays import Ints
+from headway.core.columns import Phase, Reason
 from headway.core.errors import UserError, one_line, shown
+from headway.core.events import EventBatch
 from headway.core.units import US_PER_S
+from headway.metrics.bound import jct_bound
+from headway.metrics.fold import M_FINISHING, M_PHASE, M_RUN
 from headway.metrics.summary import nearest_rank
 from headway.policies.registry import Chosen, choose, entry, names
 from headway.sim.run import Outcome, StuckError, simulate
@@ -23,9 +28,12 @@ from headway.workloads.kinds import for_cluster, without_kind
 from headway.workloads.registry import load_reader, load_workload
 from headway.workloads.schema import Workload
 from headway.workloads.select import parse_window
+from headway.workloads.truth import Y_SPEED, Speed
 
 NS_PER_MS = 1_000_000
 SEED_MAX = 2**63 - 1
+RESTART_S = 30.0
+"""What starting again takes a job that says nothing of it."""
 
 Json = dict[str, Any]
 Progress = Callable[[float], None]
@@ -45,9 +53,9 @@ class SimulateRequest:
     round: str = "60"
     window: str | None = None
     filter: str | None = None
-    save_cost: str = "0"
-    restart_cost: str = "30"
-    checkpoint_every: str = "0"
+    save_cost: str | None = None
+    restart_cost: str | None = None
+    checkpoint_every: str | None = None
     skip: bool = True
     journal: Path | None = None
     datasets: Path | None = None
@@ -74,8 +82,8 @@ def prepare(request: SimulateRequest) -> Prepared:
     if not 0 <= request.seed <= SEED_MAX:
         raise UserError(f"expected a whole number from 0 to {SEED_MAX}, got {shown(request.seed)}", key="seed")
     round_s = _seconds(request.round, "round")
-    costs = [_seconds(request.save_cost, "save-cost"), _seconds(request.restart_cost, "restart-cost")]
-    costs.append(_seconds(request.checkpoint_every, "checkpoint-every"))
+    asked = {"save-cost": request.save_cost, "restart-cost": request.restart_cost, "checkpoint-every": request.checkpoint_every}
+    costs = [None if text is None else _seconds(text, key) for key, text in asked.items()]
     window = parse_window(request.window) if request.window is not None else None
     load = None
     if request.load is not None:
@@ -94,6 +102,8 @@ def prepare(request: SimulateRequest) -> Prepared:
         workload = workload.filtered(request.filter)
     if load is not None:
         workload = workload.scaled_to_load(load, cluster.gpus)
+    if not workload.has_costs:
+        workload = workload.with_costs(restore_s=RESTART_S)
     cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
     workload = workload.with_costs(*costs)
     notes = (dropped_line(workload), unserved_line(workload, cluster))
@@ -106,10 +116,24 @@ def run(
     """Simulate under each policy in turn and yield its entry. `progress` is asked, for each policy, whom to tell the share
     that is done.
     """
+    for chosen, outcome in outcomes(request, prepared, progress=progress):
+        yield result(chosen, prepared.workload, prepared.cluster, request.seed, prepared.round_s, outcome)
+
+
+def outcomes(
+    request: SimulateRequest,
+    prepared: Prepared,
+    *,
+    progress: Callable[[str], Progress | None] | None = None,
+    sinks: Callable[[Chosen], tuple[Callable[[EventBatch], None], ...]] | None = None,
+    warm_up: bool = True,
+) -> Iterator[tuple[Chosen, Outcome]]:
+    """As `run`, with the whole outcome of each policy; `sinks` is asked, for each, who takes in its journal too."""
     workload, cluster = prepared.workload, prepared.cluster
     for chosen in prepared.policies:
         jobs = workload.with_estimates(workload.work_us) if chosen.oracle else workload
-        _warm_up(chosen)
+        if warm_up:
+            _warm_up(chosen)
         tell = progress(chosen.spec) if progress is not None else None
         with whole_or_nothing(request.journal, "journal") if request.journal else nullcontext() as journal:
             try:
@@ -122,10 +146,11 @@ def run(
                     skip=request.skip,
                     journal=journal,
                     progress=tell,
+                    sinks=sinks(chosen) if sinks is not None else (),
                 )
             except StuckError as error:
                 raise UserError(str(error), key=f"policy {chosen.spec}") from None
-        yield result(chosen, workload, cluster, request.seed, prepared.round_s, outcome)
+        yield chosen, outcome
 
 
 def _warm_up(chosen: Chosen) -> None:
@@ -147,14 +172,41 @@ def result(chosen: Chosen, workload: Workload, cluster: Cluster, seed: int, roun
         "seed": seed,
         "round_s": round_s,
         **outcome.metrics.summary(cluster.gpus).to_json(),
+        "avg_jct_bound_s": bound(workload, cluster, outcome),
         "rounds": int(outcome.rounds),
         "rounds_skipped": int(outcome.rounds_skipped),
+        "decide_ms_avg": float(decide.mean()) / NS_PER_MS if len(decide) else None,
         "decide_ms_p50": _rank_ms(decide, 50),
         "decide_ms_p99": _rank_ms(decide, 99),
         "wall_s": float(outcome.wall_s),
         "cpu_s": float(outcome.cpu_s),
         "journal_sha256": outcome.journal_sha256,
     }
+
+
+def bound(workload: Workload, cluster: Cluster, outcome: Outcome) -> float | None:
+    """The lower bound on the mean JCT of the jobs that completed (`metrics.bound`), in seconds. None where it would not hold:
+    a job ended before its work was done, or it may run faster than `work_us` says.
+    """
+    M = outcome.metrics.M[: len(workload)]
+    done = np.flatnonzero(M[:, M_PHASE] == Phase.COMPLETED)
+    if np.any((M[done, M_RUN] < workload.work_us[done]) | (M[done, M_FINISHING] == Reason.EARLY_STOP)):
+        return None
+    if workload.truth.size and np.any(workload.truth[Y_SPEED, done] > Speed.ITERATIONS):
+        return None
+    found = jct_bound(workload.submitted_us[done], workload.work_us[done], _least_gpu_milli(workload)[done], cluster.gpus)
+    return found.avg_jct_s if found is not None else None
+
+
+def _least_gpu_milli(workload: Workload) -> Ints:
+    """Thousandths of GPUs on which each job can run at its full rate: an elastic job on its fewest workers, one that names
+    another kind of GPU perhaps on fewer of them.
+    """
+    spec, milli = workload.spec, workload.gpu_milli
+    least = milli * np.minimum(spec[c.J_DATA_MIN], spec[c.J_DATA]) // np.maximum(spec[c.J_DATA], 1)
+    fewer = (spec[c.J_ALT_MASK] != 0) & (spec[c.J_ALT_GPU] < spec[c.J_GPU_TASK])
+    chosen: Ints = np.where(fewer, least * spec[c.J_ALT_GPU] // np.maximum(spec[c.J_GPU_TASK], 1), least)
+    return chosen
 
 
 def dropped_line(workload: Workload) -> str:

@@ -46,13 +46,15 @@ UNKNOWN = -1
 
 # --- M: a job's columns; times are µs, service is GPU·µs, live_at_… are job·ms ------------------------------------
 _COLUMNS = """phase submitted deadline gpu_milli retry_max first_start end attempt queued_at requested_at started_at held_milli
-waited run held_gpu_us busy_gpu_us preemptions migrations retries finishing must_stop live_at_submission live_at_end""".split()
+waited run held_gpu_us busy_gpu_us preemptions migrations retries finishing must_stop live_at_submission live_at_end
+user queue urgency restore stop_at overhead overhead_gpu_us""".split()
 COLUMN_NAMES = tuple(_COLUMNS)
 COLUMNS = len(COLUMN_NAMES)
 (
     M_PHASE, M_SUBMITTED, M_DEADLINE, M_GPU_MILLI, M_RETRY_MAX, M_FIRST_START, M_END, M_ATTEMPT, M_QUEUED_AT, M_REQUESTED_AT,
     M_STARTED_AT, M_HELD_MILLI, M_WAITED, M_RUN, M_HELD, M_BUSY, M_PREEMPTIONS, M_MIGRATIONS, M_RETRIES, M_FINISHING, M_MUST_STOP,
-    M_LIVE_AT_SUBMISSION, M_LIVE_AT_END,
+    M_LIVE_AT_SUBMISSION, M_LIVE_AT_END, M_USER, M_QUEUE, M_URGENCY, M_RESTORE, M_STOP_AT,
+    M_OVERHEAD, M_OVERHEAD_GPU,
 ) = range(COLUMNS)  # fmt: skip
 
 # --- A: figures of the whole run ----------------------------------------------------------------------------------
@@ -107,6 +109,14 @@ def _give_back(M: Table, job: int, t: int) -> None:
         M[job, M_BUSY] += _service(t - M[job, M_STARTED_AT], milli)
     if M[job, M_STARTED_AT] >= 0:
         M[job, M_RUN] += t - M[job, M_STARTED_AT]
+        works_until = t
+        if phase == STOPPING:
+            works_until = M[job, M_STOP_AT]
+        overhead = t - works_until
+        if M[job, M_ATTEMPT] > 1:
+            overhead += min(M[job, M_RESTORE], works_until - M[job, M_STARTED_AT])
+        M[job, M_OVERHEAD] += overhead
+        M[job, M_OVERHEAD_GPU] += _service(overhead, milli)
         M[job, M_STARTED_AT] = -1
     else:
         M[job, M_WAITED] += t - M[job, M_QUEUED_AT]
@@ -138,6 +148,8 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
                 pool[begin + c.J_DEADLINE],
                 pool[begin + c.J_RETRY_MAX],
             )
+            M[job, M_USER], M[job, M_QUEUE] = pool[begin + c.J_USER], pool[begin + c.J_QUEUE]
+            M[job, M_URGENCY], M[job, M_RESTORE] = pool[begin + c.J_URGENCY], pool[begin + c.J_RESTORE]
             M[job, M_FIRST_START], M[job, M_END], M[job, M_STARTED_AT] = -1, -1, -1
             milli = pool[begin + c.J_DATA] * pool[begin + c.J_PIPELINE] * pool[begin + c.J_TENSOR] * pool[begin + c.J_GPU_TASK]
             if pool[begin + c.J_DETAILS]:
@@ -184,6 +196,8 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
                 reason = E[i, c.E_A]
                 if phase == RUNNING:
                     M[job, M_BUSY] += _service(t - M[job, M_STARTED_AT], M[job, M_HELD_MILLI])
+                if phase != STOPPING:
+                    M[job, M_STOP_AT] = t
                 M[job, M_PHASE], M[job, M_MUST_STOP] = STOPPING, 0
                 if reason == R_PREEMPTED:
                     M[job, M_PREEMPTIONS] += 1

@@ -8,25 +8,23 @@ from headway.core.arrays import Floats, Ints, Table
 from headway.core.codes import (
     K_CANCEL,
     K_COMPLETED,
-    K_NODE_DOWN,
     K_NODE_UP,
-    K_OBSERVED,
     K_REJECTED,
     K_START,
     K_START_FAILED,
     K_STARTED,
     K_STOP,
-    K_STOPPED,
     K_SUBMITTED,
     K_USAGE,
     R_LARGER,
     R_NODE_LOST,
-)  # fmt: skip
+)
 from headway.core.jit import ctz, kernel
 from headway.sim.columns import (
     BROKEN,
     D_BOOKED,
     DONE,
+    F_BEGAN,
     F_DONE,
     F_RATE,
     FUTURE,
@@ -42,10 +40,11 @@ from headway.sim.columns import (
     P_MASK,
     P_MEM,
     P_NET,
-    P_NEXT,
     P_NODE,
     P_VERSION,
+    P_WANT,
     RANK_BITS,
+    RANK_DUE,
     RANK_STARTED,
     RANK_STOPPED,
     RANK_USAGE,
@@ -54,20 +53,25 @@ from headway.sim.columns import (
     STARTING,
     V_GPU0,
     V_GPUS,
-    V_HEAD,
     V_UP,
     W_ATTEMPT,
-    W_EVERY,
+    W_DUE,
+    W_DUE_PPM,
+    W_GPUS,
+    W_REPLICAS,
     W_RESTORE,
     W_ROOM,
     W_RUNS,
     W_SAVE,
     W_SAVED,
+    W_SERVERS,
     W_SINCE,
     W_STATUS,
+    W_STEP,
     W_STOP_REASON,
     W_TASK0,
     W_TASKS,
+    W_TRUTH,
     W_UNITS,
     W_VERSION,
     W_WORK,
@@ -85,115 +89,42 @@ from headway.sim.columns import (
     X_OUT_POOL,
     X_SEED,
     X_STALE,
-)  # fmt: skip
+)
+from headway.sim.curve import mix, observe, true_accuracy
+from headway.sim.ends import emit, fall_back, free_places, lose_node, report_end, report_stopped
 from headway.sim.heap import pop, push
 from headway.sim.physics import (
     CANCEL,
+    DUE,
     ENDS,
     NODE_DOWN,
     NODE_UP,
     PPM,
     SAVED,
+    SLICE_US,
     STARTS,
     UNIT,
     USE,
+    accrue,
     change_usage,
     draw_usage,
     link,
-    mix,
     progress,
     rate_of,
     refresh,
     schedule,
-    unlink,
-)  # fmt: skip
+)
+from headway.sim.speed import SCALED, plan_speed
+from headway.workloads.truth import Y_CAP, Y_SPEED
 
 TWO_AT_ONCE, OVER_CAPACITY, NO_SUCH_JOB, DEAD_NODE_USED, TOO_MANY_TASKS, NO_SUCH_GPU = 1, 2, 3, 4, 5, 6
 FREES, BREAKS = 1, 2
 """What may make the scheduler act between rounds: places became free (it matters if a job waits for one), or jobs must stop."""
 KEY_MASK = (1 << RANK_BITS) - 1
+SERVERS_MASK = (1 << 20) - 1
+"""A start request carries the batch above the servers."""
 HEAP_MARGIN = 1 << 14
 """Room in the heap before an event may happen: more than the jobs that one event can reschedule."""
-
-
-@kernel
-def emit(X: Ints, E: Table, t: int, kind: int, subject: int, attempt: int, a: int, b: int, d: int, size: int) -> None:
-    """Append a report; the caller has made room."""
-    n = X[X_OUT]
-    E[n, c.E_T], E[n, c.E_KIND], E[n, c.E_ID], E[n, c.E_ATTEMPT] = t, kind, subject, attempt
-    E[n, c.E_A], E[n, c.E_B], E[n, c.E_C], E[n, c.E_POOL] = a, b, d, size
-    X[X_OUT] = n + 1
-
-
-@kernel
-def free_places(
-    X: Ints, H: Table, job: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats
-) -> None:
-    """The processes of a job are gone from the world."""
-    for p in range(W[W_TASK0, job], W[W_TASK0, job] + W[W_TASKS, job]):
-        unlink(p, P, V, D)
-        rest = P[P_MASK, p]
-        while rest != 0:
-            D[D_BOOKED, V[V_GPU0, P[P_NODE, p]] + ctz(rest)] -= P[P_BOOK, p]
-            rest &= rest - 1
-        P[P_VERSION, p] += 1
-    for p in range(W[W_TASK0, job], W[W_TASK0, job] + W[W_TASKS, job]):
-        refresh(X, H, p, t, W, WF, P, V, D, VF, DF)
-    W[W_TASKS, job] = 0
-
-
-@kernel
-def fall_back(job: int, t: int, W: Table, WF: Floats) -> None:
-    """A job dies without saving: its progress is what its last periodic checkpoint (or its last stop) has kept."""
-    done = progress(job, t, W, WF)
-    kept = W[W_SAVED, job]
-    if W[W_EVERY, job] > 0:
-        kept = max(kept, int(done) // W[W_EVERY, job] * W[W_EVERY, job])
-    W[W_SAVED, job] = kept
-    WF[F_DONE, job] = kept
-
-
-@kernel
-def report_stopped(X: Ints, E: Table, job: int, t: int, W: Table, WF: Floats) -> None:
-    """Tell that the job's processes are gone, with the progress units that are safe."""
-    units = W[W_UNITS, job]
-    kept = int(WF[F_DONE, job] * units / W[W_WORK, job]) if units else -1
-    emit(X, E, t, K_STOPPED, job, W[W_ATTEMPT, job], W[W_STOP_REASON, job], kept, 0, 0)
-    W[W_STATUS, job] = IDLE
-
-
-@kernel
-def lose_node(
-    X: Ints, H: Table, E: Table, node: int, t: int, W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats
-) -> None:
-    """Every process on the node dies. Jobs that were saving are gone at once; others are broken until they are told to stop.
-
-    What ends or is saved at this very instant counts as ended and saved.
-    """
-    V[V_UP, node] = 0
-    emit(X, E, t, K_NODE_DOWN, node, 0, 0, 0, 0, 0)
-    while True:
-        lowest = 1 << 60
-        p = V[V_HEAD, node]
-        while p >= 0:
-            if W[W_STATUS, P[P_JOB, p]] == SAVING and W[W_SINCE, P[P_JOB, p]] > t:
-                lowest = min(lowest, P[P_JOB, p])
-            p = P[P_NEXT, p]
-        if lowest == 1 << 60:
-            break
-        W[W_VERSION, lowest] += 1
-        fall_back(lowest, t, W, WF)
-        free_places(X, H, lowest, t, W, WF, P, V, D, VF, DF)
-        report_stopped(X, E, lowest, t, W, WF)
-    p = V[V_HEAD, node]
-    while p >= 0:
-        job = P[P_JOB, p]
-        ends_now = W[W_STATUS, job] == RUNNING and progress(job, t, W, WF) >= W[W_WORK, job]
-        if (W[W_STATUS, job] == RUNNING and not ends_now) or W[W_STATUS, job] == STARTING:
-            fall_back(job, t, W, WF)
-            W[W_VERSION, job] += 1
-            W[W_STATUS, job] = BROKEN
-        p = P[P_NEXT, p]
 
 
 @kernel
@@ -212,11 +143,14 @@ def come_up(
     VF: Floats,
     DF: Floats,
 ) -> None:
-    """All tasks of the gang are up: it restores (from its second attempt on) and then works."""
+    """All tasks of the gang are up: it restores (from its second attempt on; one whose workers change slice by slice from its
+    first) and then works."""
     W[W_STATUS, job] = RUNNING
     W[W_RUNS, job] += 1
-    W[W_SINCE, job] = t + (W[W_RESTORE, job] if W[W_ATTEMPT, job] > 1 else 0)
-    WF[F_RATE, job] = rate_of(X, job, W, P, V, VF, DF)
+    again = W[W_ATTEMPT, job] > 1 or W[W_TRUTH + Y_SPEED, job] == SCALED
+    W[W_SINCE, job] = t + (W[W_RESTORE, job] if again else 0)
+    WF[F_RATE, job] = rate_of(X, job, W, WF, P, V, VF, DF)
+    WF[F_BEGAN, job] = WF[F_DONE, job]
     emit(X, E, t, K_STARTED, job, W[W_ATTEMPT, job], 0, 0, 0, 0)
     schedule(X, H, job, W, WF)
     if X[X_JITTER]:
@@ -229,7 +163,7 @@ def report_usage(X: Ints, E: Table, pool: Ints, job: int, p: int, t: int, W: Tab
     """A task's measured usage."""
     emit(X, E, t, K_USAGE, job, W[W_ATTEMPT, job], p - W[W_TASK0, job], 0, 0, 4)
     at = X[X_OUT_POOL]
-    pool[at], pool[at + 1], pool[at + 2], pool[at + 3] = P[P_GPU, p], P[P_CPU, p], P[P_MEM, p], P[P_NET, p]
+    pool[at], pool[at + 1], pool[at + 2], pool[at + 3] = P[P_GPU, p], P[P_CPU, p], P[P_MEM, p], P[P_NET, p] + P[P_WANT, p]
     X[X_OUT_POOL] = at + 4
 
 
@@ -248,7 +182,7 @@ def happen(
                 report_usage(X, E, pool, P[P_JOB, subject], subject, t, W, P)
         return 0
     if what == NODE_DOWN:
-        lose_node(X, H, E, subject, t, W, WF, P, V, D, VF, DF)
+        lose_node(X, H, E, pool, subject, t, W, WF, P, V, D, VF, DF)
         return BREAKS
     if what == NODE_UP:
         V[V_UP, subject] = 1
@@ -258,29 +192,41 @@ def happen(
         if W[W_STATUS, subject] != DONE:
             emit(X, E, t, K_CANCEL, subject, 0, 0, 0, 0, 0)
         return BREAKS
+    if what == DUE:
+        if W[W_STATUS, subject] != DONE:
+            done = progress(subject, t, W, WF)
+            W[W_DUE_PPM, subject] = int(round(true_accuracy(subject, done * W[W_UNITS, subject] / W[W_WORK, subject], W) * PPM))
+        return 0
     if W[W_VERSION, subject] != version:
         return 0
     if what == ENDS:
-        WF[F_DONE, subject] = W[W_WORK, subject]
+        accrue(subject, t, W, WF)
+        if W[W_TRUTH + Y_CAP, subject] == 0 or WF[F_DONE, subject] + 1 >= W[W_WORK, subject]:
+            WF[F_DONE, subject] = W[W_WORK, subject]
         W[W_STATUS, subject] = DONE
         W[W_VERSION, subject] += 1
         free_places(X, H, subject, t, W, WF, P, V, D, VF, DF)
-        emit(X, E, t, K_COMPLETED, subject, W[W_ATTEMPT, subject], 0, 0, 0, 0)
+        report_end(X, E, pool, t, K_COMPLETED, subject, 0, 0, True, W, WF)
         X[X_LIVE] -= 1
     elif what == SAVED:
         W[W_SAVED, subject] = int(WF[F_DONE, subject])
         free_places(X, H, subject, t, W, WF, P, V, D, VF, DF)
-        report_stopped(X, E, subject, t, W, WF)
+        report_stopped(X, E, pool, subject, t, W, WF)
     elif what == STARTS:
         come_up(X, H, E, pool, subject, t, W, WF, P, V, D, VF, DF)
         return 0
     elif what == UNIT:
-        units = W[W_UNITS, subject]
+        units, step = W[W_UNITS, subject], W[W_STEP, subject]
         done = progress(subject, t, W, WF)
-        unit = max(int((done + 0.5) * units / W[W_WORK, subject]), 1)
-        emit(X, E, t, K_OBSERVED, subject, W[W_ATTEMPT, subject], unit, c.NOTHING, c.NOTHING, 0)
-        if unit + 1 < units:
-            left = ((unit + 1) * W[W_WORK, subject] / units - done) / WF[F_RATE, subject]
+        unit = int((done + 0.5) * units / W[W_WORK, subject])
+        if W[W_TRUTH + Y_SPEED, subject] == SCALED:
+            observe(X, E, t, subject, unit, W, WF)
+            push(H, X, t + SLICE_US, key, version, UNIT)
+            return 0
+        unit = max(unit // step, 1) * step
+        observe(X, E, t, subject, unit, W, WF)
+        if unit + step < units:
+            left = ((unit + step) * W[W_WORK, subject] / units - done) / WF[F_RATE, subject]
             push(H, X, t + int(left) + 1, key, version, UNIT)
         return 0
     return FREES
@@ -346,17 +292,19 @@ def advance(
             else:
                 W[W_STATUS, job] = IDLE
                 X[X_LIVE] += 1
+                if W[W_DUE, job] < c.NEVER:
+                    push(H, X, max(W[W_DUE, job], t), (RANK_DUE << RANK_BITS) + job, 0, DUE)
 
 
 @kernel
 def start_job(
-    X: Ints, H: Table, E: Table, out_pool: Ints, t: int, job: int, attempt: int, pool: Ints, at: int, size: int,
+    X: Ints, H: Table, E: Table, out_pool: Ints, t: int, job: int, request: int, requests: Table, pool: Ints, at: int,
     W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats,
 ) -> int:  # fmt: skip
     """Start a gang where the scheduler says. The world checks for itself; returns 0 or what is wrong."""
     if W[W_STATUS, job] != IDLE:
         return NO_SUCH_JOB if W[W_STATUS, job] in (FUTURE, DONE) else TWO_AT_ONCE
-    tasks = size // c.PLACE
+    attempt, tasks = requests[request, c.E_ATTEMPT], requests[request, c.E_POOL] // c.PLACE
     if tasks > W[W_ROOM, job]:
         return TOO_MANY_TASKS
     W[W_ATTEMPT, job] = attempt
@@ -369,7 +317,8 @@ def start_job(
     if fails:
         emit(X, E, t, K_START_FAILED, job, attempt, 0, -1, 0, 0)
         return 0
-    W[W_TASKS, job] = tasks
+    W[W_TASKS, job], W[W_GPUS, job] = tasks, 0
+    W[W_REPLICAS, job], W[W_SERVERS, job] = requests[request, c.E_B], requests[request, c.E_C] & SERVERS_MASK
     for k in range(tasks):
         p = W[W_TASK0, job] + k
         P[P_JOB, p], P[P_NODE, p], P[P_MASK, p], P[P_BOOK, p] = (
@@ -383,8 +332,12 @@ def start_job(
             g = V[V_GPU0, P[P_NODE, p]] + ctz(rest)
             rest &= rest - 1
             D[D_BOOKED, g] += P[P_BOOK, p]
+            W[W_GPUS, job] += 1
             if D[D_BOOKED, g] > 1000:
                 return OVER_CAPACITY
+    plan_speed(job, W, WF, P, V)
+    for k in range(tasks):
+        p = W[W_TASK0, job] + k
         changes = draw_usage(X, P, p, job, k, t)
         link(p, P, V, D)
         if changes >= 0:
@@ -403,7 +356,7 @@ def start_job(
 
 @kernel
 def stop_job(
-    X: Ints, H: Table, E: Table, t: int, job: int, attempt: int, reason: int,
+    X: Ints, H: Table, E: Table, pool: Ints, t: int, job: int, attempt: int, reason: int,
     W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats,
 ) -> None:  # fmt: skip
     """Tell a gang to stop. One that is not running in that attempt any more is left alone: its end is on its way to the
@@ -417,16 +370,16 @@ def stop_job(
         return
     if status == BROKEN:
         free_places(X, H, job, t, W, WF, P, V, D, VF, DF)
-        report_stopped(X, E, job, t, W, WF)
+        report_stopped(X, E, pool, job, t, W, WF)
         return
-    WF[F_DONE, job] = progress(job, t, W, WF)
+    accrue(job, t, W, WF)
     W[W_VERSION, job] += 1
     if reason == R_NODE_LOST:
         fall_back(job, t, W, WF)
     if status == STARTING or W[W_SAVE, job] == 0 or reason == R_NODE_LOST:
         W[W_SAVED, job] = int(WF[F_DONE, job])
         free_places(X, H, job, t, W, WF, P, V, D, VF, DF)
-        report_stopped(X, E, job, t, W, WF)
+        report_stopped(X, E, pool, job, t, W, WF)
         return
     W[W_STATUS, job] = SAVING
     W[W_SINCE, job] = t + W[W_SAVE, job]
@@ -446,11 +399,11 @@ def execute(
     for i in range(requests.shape[0]):
         kind, job, size = requests[i, c.E_KIND], requests[i, c.E_ID], requests[i, c.E_POOL]
         if kind == K_START:
-            error = start_job(X, H, E, out_pool, t, job, requests[i, c.E_ATTEMPT], pool, at, size, W, WF, P, V, D, VF, DF)
+            error = start_job(X, H, E, out_pool, t, job, i, requests, pool, at, W, WF, P, V, D, VF, DF)
             if error:
                 X[X_ERROR], X[X_ERROR_JOB] = error, job
                 return
         elif kind == K_STOP:
-            stop_job(X, H, E, t, job, requests[i, c.E_ATTEMPT], requests[i, c.E_A], W, WF, P, V, D, VF, DF)
+            stop_job(X, H, E, out_pool, t, job, requests[i, c.E_ATTEMPT], requests[i, c.E_A], W, WF, P, V, D, VF, DF)
         at += size
     note_next(X, H, submitted)

@@ -10,21 +10,26 @@ from headway.sim.columns import (
     D_TASKS,
     D_USED,
     F_DONE,
+    F_FACTOR,
     F_RATE,
+    F_SERVED,
     P_CPU,
     P_GPU,
+    P_IN,
     P_JOB,
     P_MASK,
     P_MEM,
     P_NET,
     P_NEXT,
     P_NODE,
+    P_OUT,
     P_PREV,
     P_REQ_CPU,
     P_REQ_GPU,
     P_REQ_MEM,
     P_REQ_NET,
     P_VERSION,
+    P_WANT,
     RANK_BITS,
     RANK_ENDED,
     RANK_OBSERVED,
@@ -32,14 +37,22 @@ from headway.sim.columns import (
     RUNNING,
     V_CPU,
     V_CPU_MAX,
+    V_FLOWS,
     V_GPU0,
     V_HEAD,
     V_NET,
     V_NET_MAX,
+    V_WANT,
+    VF_CPU,
+    VF_NET,
+    VF_SHARE,
+    W_GPUS,
     W_SINCE,
     W_STATUS,
+    W_STEP,
     W_TASK0,
     W_TASKS,
+    W_TRUTH,
     W_UNITS,
     W_VERSION,
     W_WORK,
@@ -49,22 +62,16 @@ from headway.sim.columns import (
     X_SEED,
     X_SLOW,
 )  # fmt: skip
+from headway.sim.curve import mix
 from headway.sim.heap import push
+from headway.sim.speed import ITERATIONS, SCALED, US, WORK
+from headway.workloads.truth import Y_CAP, Y_SPEED
 
-ENDS, SAVED, STARTS, UNIT, USE, NODE_DOWN, NODE_UP, CANCEL = range(8)
+ENDS, SAVED, STARTS, UNIT, USE, NODE_DOWN, NODE_UP, CANCEL, DUE = range(9)
 """What a heap entry announces."""
 PPM = 1_000_000
-
-
-@kernel
-def mix(a: int, b: int, d: int, e: int) -> int:
-    """A counter-based hash: the same numbers give the same draw, whatever the policy did before. 63 bits."""
-    z = a * -7046029254386353131 + b * -4658895280553007687 + d * -7723592293110705685 + e * 668265263 + 0x1234567
-    for _ in range(2):
-        z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
-        z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
-        z = z ^ ((z >> 31) & 0x1FFFFFFFF)
-    return z & 0x7FFFFFFFFFFFFFFF
+SLICE_US = 300 * US
+"""SCALED jobs are observed at the end of each slice, whatever they have done."""
 
 
 @kernel
@@ -114,9 +121,13 @@ def refactor(X: Ints, p: int, P: Table, V: Table, D: Table, VF: Floats, DF: Floa
     """Compute the factors of a task's node and GPUs anew; whether one of them changed."""
     node, rest = P[P_NODE, p], P[P_MASK, p]
     changed = False
-    for resource in range(2):
-        used, capacity = (V_CPU, V_CPU_MAX) if resource == 0 else (V_NET, V_NET_MAX)
-        factor = slow_down(V[used, node], V[capacity, node])
+    for resource in range(3):
+        if resource == VF_CPU:
+            factor = slow_down(V[V_CPU, node], V[V_CPU_MAX, node])
+        elif resource == VF_NET:
+            factor = slow_down(V[V_NET, node], V[V_NET_MAX, node])
+        else:
+            factor = 1.0 / V[V_FLOWS, node] if V[V_WANT, node] > V[V_NET_MAX, node] else 1.0
         if factor != VF[resource, node]:
             X[X_SLOW] += int(factor < 1.0) - int(VF[resource, node] < 1.0)
             VF[resource, node] = factor
@@ -133,21 +144,30 @@ def refactor(X: Ints, p: int, P: Table, V: Table, D: Table, VF: Floats, DF: Floa
 
 
 @kernel
-def rate_of(X: Ints, job: int, W: Table, P: Table, V: Table, VF: Floats, DF: Floats) -> float:
-    """The rate of a job: the slowest of its tasks."""
-    rate = 1.0
-    if X[X_SLOW] == 0:
+def rate_of(X: Ints, job: int, W: Table, WF: Floats, P: Table, V: Table, VF: Floats, DF: Floats) -> float:
+    """The rate of a job: that of its slowest task, then what its shape, its place and the network make of it."""
+    rate, kind = 1.0, W[W_TRUTH + Y_SPEED, job]
+    first, stop = W[W_TASK0, job], W[W_TASK0, job] + W[W_TASKS, job]
+    if X[X_SLOW]:
+        for p in range(first, stop):
+            node, rest = P[P_NODE, p], P[P_MASK, p]
+            if P[P_CPU, p]:
+                rate = min(rate, VF[VF_CPU, node])
+            if P[P_NET, p]:
+                rate = min(rate, VF[VF_NET, node])
+            while rest != 0:
+                rate = min(rate, DF[V[V_GPU0, node] + ctz(rest)])
+                rest &= rest - 1
+    if kind == WORK:
         return rate
-    for p in range(W[W_TASK0, job], W[W_TASK0, job] + W[W_TASKS, job]):
-        node, rest = P[P_NODE, p], P[P_MASK, p]
-        if P[P_CPU, p]:
-            rate = min(rate, VF[0, node])
-        if P[P_NET, p]:
-            rate = min(rate, VF[1, node])
-        while rest != 0:
-            rate = min(rate, DF[V[V_GPU0, node] + ctz(rest)])
-            rest &= rest - 1
-    return rate
+    if kind != ITERATIONS:
+        return float(rate * WF[F_FACTOR, job])
+    wait_us = 0.0
+    for p in range(first, stop):
+        if P[P_WANT, p]:
+            node = P[P_NODE, p]
+            wait_us = max(wait_us, max(P[P_IN, p], P[P_OUT, p]) * US / (V[V_NET_MAX, node] * VF[VF_SHARE, node]))
+    return float(1.0 / (1.0 / rate + wait_us * W[W_UNITS, job] / W[W_WORK, job]))
 
 
 @kernel
@@ -159,18 +179,40 @@ def progress(job: int, t: int, W: Table, WF: Floats) -> float:
 
 
 @kernel
+def accrue(job: int, t: int, W: Table, WF: Floats) -> None:
+    """Bring a running job's work and service up to `t`."""
+    if W[W_STATUS, job] == RUNNING and t > W[W_SINCE, job]:
+        WF[F_DONE, job] = progress(job, t, W, WF)
+        WF[F_SERVED, job] += float(W[W_GPUS, job] * (t - W[W_SINCE, job]))
+        W[W_SINCE, job] = t
+
+
+@kernel
 def schedule(X: Ints, H: Table, job: int, W: Table, WF: Floats) -> None:
-    """Announce a running job's end (and its next progress unit) at its present rate; what was announced before is void."""
+    """Announce a running job's end (and its next observation) at its present rate; what was announced before is void."""
     W[W_VERSION, job] += 1
     left = W[W_WORK, job] - WF[F_DONE, job]
     end = W[W_SINCE, job] + int(ceil(left / WF[F_RATE, job]))
+    if W[W_TRUTH + Y_CAP, job]:
+        end = min(end, W[W_SINCE, job] + int(ceil(max(W[W_TRUTH + Y_CAP, job] - WF[F_SERVED, job], 0.0) / W[W_GPUS, job])))
     push(H, X, max(end, X[X_NOW]), (RANK_ENDED << RANK_BITS) + job, W[W_VERSION, job], ENDS)
-    units = W[W_UNITS, job]
-    if units:
-        unit = int(WF[F_DONE, job] * units / W[W_WORK, job]) + 1
-        if unit < units:
-            at = W[W_SINCE, job] + int(ceil((unit * W[W_WORK, job] / units - WF[F_DONE, job]) / WF[F_RATE, job]))
-            push(H, X, max(at, X[X_NOW]), (RANK_OBSERVED << RANK_BITS) + job, W[W_VERSION, job], UNIT)
+    at = next_observation(X, job, W, WF)
+    if at >= 0:
+        push(H, X, max(at, X[X_NOW]), (RANK_OBSERVED << RANK_BITS) + job, W[W_VERSION, job], UNIT)
+
+
+@kernel
+def next_observation(X: Ints, job: int, W: Table, WF: Floats) -> int:
+    """When the job next tells how far it is (µs); -1: not before its end."""
+    units, step = W[W_UNITS, job], W[W_STEP, job]
+    if units == 0:
+        return -1
+    if W[W_TRUTH + Y_SPEED, job] == SCALED:
+        return int((max(W[W_SINCE, job], X[X_NOW]) // SLICE_US + 1) * SLICE_US)
+    unit = (int(WF[F_DONE, job] * units / W[W_WORK, job]) // step + 1) * step
+    if unit >= units:
+        return -1
+    return int(W[W_SINCE, job] + int(ceil((unit * W[W_WORK, job] / units - WF[F_DONE, job]) / WF[F_RATE, job])))
 
 
 @kernel
@@ -178,9 +220,7 @@ def set_rate(X: Ints, H: Table, job: int, t: int, rate: float, W: Table, WF: Flo
     """Accrue progress at the old rate and go on at the new one. Accrual happens at a job's own changes only."""
     if W[W_STATUS, job] != RUNNING or rate == WF[F_RATE, job]:
         return
-    if t > W[W_SINCE, job]:
-        WF[F_DONE, job] = progress(job, t, W, WF)
-        W[W_SINCE, job] = t
+    accrue(job, t, W, WF)
     WF[F_RATE, job] = rate
     schedule(X, H, job, W, WF)
 
@@ -195,7 +235,7 @@ def refresh(
     q = V[V_HEAD, P[P_NODE, p]]
     while q >= 0:
         job = P[P_JOB, q]
-        set_rate(X, H, job, t, rate_of(X, job, W, P, V, VF, DF), W, WF)
+        set_rate(X, H, job, t, rate_of(X, job, W, WF, P, V, VF, DF), W, WF)
         q = P[P_NEXT, q]
 
 
@@ -211,6 +251,8 @@ def link(p: int, P: Table, V: Table, D: Table) -> None:
     while rest != 0:
         D[D_TASKS, V[V_GPU0, node] + ctz(rest)] += 1
         rest &= rest - 1
+    V[V_FLOWS, node] += int(P[P_WANT, p] > 0)
+    V[V_WANT, node] += P[P_WANT, p]
     add_usage(1, p, P, V, D)
 
 
@@ -227,6 +269,8 @@ def unlink(p: int, P: Table, V: Table, D: Table) -> None:
     while rest != 0:
         D[D_TASKS, V[V_GPU0, node] + ctz(rest)] -= 1
         rest &= rest - 1
+    V[V_FLOWS, node] -= int(P[P_WANT, p] > 0)
+    V[V_WANT, node] -= P[P_WANT, p]
     add_usage(-1, p, P, V, D)
 
 

@@ -235,12 +235,13 @@ def simulate(
     journal: Path | None = None, faults: Faults | None = None, progress: Callable[[float], None] | None = None,
     brains: Brains | None = None, keep_journal: bool = False, capabilities: Capabilities | None = None, strict: bool = True,
     watch: Callable[[Simulation], None] | None = None, world: World | None = None,
+    sinks: tuple[Callable[[EventBatch], None], ...] = (),
 ) -> Outcome:  # fmt: skip
     """Run a workload on a cluster under a policy, to the end of its last job.
 
     `interval_s` is the round interval (0: a round at every event); with `skip=False` no round is left out. `progress` is told
     the finished fraction;
-    `watch` is called after every round (for tests).
+    `watch` is called after every round (for tests); `sinks` are handed the journal, chunk by chunk.
 
     Raises:
         StuckError: jobs wait for ever under this policy.
@@ -248,18 +249,18 @@ def simulate(
     metrics = MetricsFold()
     parts: list[EventBatch] = []
     stream = journal.open("wb") if journal else None
-    sinks: list[Callable[[EventBatch], None]] = [metrics.update]
+    takers: list[Callable[[EventBatch], None]] = [metrics.update, *sinks]
     if stream:
-        sinks.append(lambda chunk: _write(stream, chunk))
+        takers.append(lambda chunk: _write(stream, chunk))
     if keep_journal:
-        sinks.append(parts.append)
+        takers.append(parts.append)
     if brains is None:
         brains = Brains(policy, policy, policy)
     try:
         wall, cpu = time.perf_counter(), time.process_time()
         run = Simulation(
             workload, cluster, brains, seed=seed, interval_us=round(interval_s * US), skip=skip, faults=faults,
-            sinks=tuple(sinks),
+            sinks=tuple(takers),
             capabilities=capabilities, strict=strict, world=world,
         )  # fmt: skip
         total = max(len(workload), 1)

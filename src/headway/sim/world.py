@@ -23,6 +23,8 @@ from headway.sim.kernels import HEAP_MARGIN, advance, execute, note_next
 from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP
 from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
+from headway.workloads.select import Bools
+from headway.workloads.truth import Y_CURVE, Y_OBSERVE_EVERY, Y_UNITS, Curve
 
 WRONG = {
     1: "a job was started while an attempt of it still runs",
@@ -57,9 +59,10 @@ class World:
         W[w.W_ROOM] = room
         W[w.W_TASK0] = np.concatenate(([0], np.cumsum(room)[:-1])) if jobs else 0
         W[w.W_WORK], W[w.W_SAVE], W[w.W_RESTORE] = workload.work_us, spec[c.J_SAVE], spec[c.J_RESTORE]
-        W[w.W_EVERY], W[w.W_UNITS] = spec[c.J_EVERY], spec[c.J_UNITS_TOTAL]
-        self.W, self.WF = W, np.zeros((2, jobs), np.float64, order="F")
-        self.WF[w.F_RATE] = 1.0
+        W[w.W_EVERY], W[w.W_UNITS], W[w.W_STEP] = spec[c.J_EVERY], spec[c.J_UNITS_TOTAL], 1
+        self._fill_truth(W, workload)
+        self.W, self.WF = W, np.zeros((w.WORLD_JOB_FLOATS, jobs), np.float64, order="F")
+        self.WF[w.F_RATE] = self.WF[w.F_FACTOR] = 1.0
         self.P: Table = np.zeros((w.WORLD_TASK_COLUMNS, int(room.sum())), np.int64, order="F")
         self._fill_requests(workload, room)
         self.V: Table = np.zeros((w.WORLD_NODE_COLUMNS, nodes), np.int64)
@@ -68,8 +71,11 @@ class World:
         self.V[w.V_GPU0] = np.concatenate(([0], np.cumsum(self.V[w.V_GPUS])[:-1]))
         self.V[w.V_CPU_MAX] = [n.cpus_milli for n in cluster.nodes]
         self.V[w.V_NET_MAX] = [n.network_bytes_per_s for n in cluster.nodes]
+        self.V[w.V_RACK], self.V[w.V_SPEED] = [n.rack for n in cluster.nodes], [n.speed_ppm for n in cluster.nodes]
+        self.V[w.V_BUSY] = [n.background_ppm for n in cluster.nodes]
+        self.V[w.V_NET_AWAY] = self.V[w.V_NET_MAX] // cluster.oversubscription
         self.D: Table = np.zeros((3, gpus), np.int64)
-        self.VF: Floats = np.ones((2, nodes), np.float64)
+        self.VF: Floats = np.ones((w.WORLD_NODE_FLOATS, nodes), np.float64)
         self.DF: Floats = np.ones(gpus, np.float64)
         self.H: Table = np.zeros((4 * HEAP_MARGIN, 4), np.int64)
         self.X: Ints = np.zeros(w.WORLD_COUNTERS, np.int64)
@@ -88,6 +94,21 @@ class World:
     def reject(self, flags: Ints) -> None:
         """Which jobs are refused at submission (1), instead of those that this world's own cluster could not hold."""
         self._rejected = flags
+
+    @staticmethod
+    def _fill_truth(W: Table, workload: Workload) -> None:
+        spec, truth = workload.spec, workload.truth
+        W[w.W_CUT], W[w.W_WIDTH], W[w.W_SYNC] = spec[c.J_CUT], spec[c.J_WIDTH], spec[c.J_SYNC]
+        W[w.W_PARTITIONS] = spec[c.J_PIPELINE] * spec[c.J_TENSOR]
+        W[w.W_EDGE_BYTES], W[w.W_SYNC_BYTES] = spec[c.J_EDGE_BYTES], spec[c.J_SYNC_BYTES]
+        W[w.W_DUE], W[w.W_DUE_PPM] = c.NEVER, -1
+        if truth.size == 0:
+            return
+        W[w.W_TRUTH :] = truth
+        known = truth[Y_UNITS] > 0
+        W[w.W_UNITS] = np.where(known, truth[Y_UNITS], W[w.W_UNITS])
+        W[w.W_STEP] = np.where(known, np.maximum(truth[Y_OBSERVE_EVERY], 1), 1)
+        W[w.W_DUE] = np.where(truth[Y_CURVE] == Curve.POWER, spec[c.J_DEADLINE], c.NEVER)
 
     def _fill_requests(self, workload: Workload, room: Ints) -> None:
         spec, P = workload.spec, self.P
@@ -144,8 +165,8 @@ class World:
         room = 2 * len(batch) + len(batch.pool)
         if room > len(self._out):
             self._out = np.empty((2 * room, c.RECORD), np.int64)
-        if 4 * len(batch.pool) > len(self._out_pool):
-            self._out_pool = np.empty(8 * len(batch.pool), np.int64)
+        if 4 * (len(batch.pool) + len(batch)) > len(self._out_pool):
+            self._out_pool = np.empty(8 * (len(batch.pool) + len(batch)), np.int64)
         if X.item(w.X_HEAP) + HEAP_MARGIN + 3 * room > len(self.H):
             self._tidy_heap(3 * room)
         execute(
@@ -165,7 +186,7 @@ class World:
         heap = self.H[:size].copy()
         ids = heap[:, w.H_KEY] & ((1 << w.RANK_BITS) - 1)
         rank = heap[:, w.H_KEY] >> w.RANK_BITS
-        of_task, fixed = rank == w.RANK_USAGE, (rank <= w.RANK_NODE_UP) | (rank == w.RANK_CANCELLED)
+        of_task, fixed = rank == w.RANK_USAGE, (rank <= w.RANK_NODE_UP) | (rank == w.RANK_CANCELLED) | (rank == w.RANK_DUE)
         version = np.where(of_task, self.P[w.P_VERSION, np.where(of_task, ids, 0)] if self.P.shape[1] else 0, 0)
         version = np.where(~of_task & ~fixed, self.W[w.W_VERSION, np.where(~of_task & ~fixed, ids, 0)], version)
         heap = heap[fixed | (heap[:, w.H_VERSION] == version)]
@@ -217,10 +238,31 @@ def too_large(workload: Workload, cluster: Cluster) -> Ints:
             fits |= allowed & (_room(shapes, spec, gpus, kind) >= workers)
     cpu_only = spec[c.J_GPU_TASK] == 0
     fits |= cpu_only & (_room(shapes, spec, np.zeros_like(workers), None) >= workers)
-    for job in np.flatnonzero(fits & (spec[c.J_SERVERS] > 0)):
+    for job in np.flatnonzero(fits & ~_fits_easily(shapes, workload, workers, cluster) & (spec[c.J_SERVERS] > 0)):
         fits[job] = fits_alone(spec[:, job], workload.details[workload.detail_at[job] : workload.detail_at[job + 1]], cluster)
     flags: Ints = (~fits).astype(np.int64)
     return flags
+
+
+def _fits_easily(shapes: Counter[tuple[int, int, int, int]], workload: Workload, workers: Ints, cluster: Cluster) -> Bools:
+    """Whether a job would fit even if each of its servers were as large as its largest worker and a server together, GPU
+    included: then its servers find room wherever its workers are."""
+    larger = workload.spec.copy()
+    sizes = np.diff(workload.detail_at)
+    several = np.flatnonzero(sizes)
+    if len(several):
+        parts = workload.details.reshape(-1, c.DETAIL)
+        most = np.maximum.reduceat(parts, workload.detail_at[several] // c.DETAIL, axis=0)
+        for column, largest in zip((c.J_GPU_TASK, c.J_CPU_TASK, c.J_MEM_TASK), most.T[:3], strict=True):
+            larger[column, several] = np.maximum(larger[column, several], largest)
+    larger[c.J_CPU_TASK] = np.maximum(larger[c.J_CPU_TASK], larger[c.J_SERVER_CPU])
+    larger[c.J_MEM_TASK] = np.maximum(larger[c.J_MEM_TASK], larger[c.J_SERVER_MEM])
+    gpus = -(-larger[c.J_GPU_TASK] // c.WHOLE)
+    easy = np.zeros(len(workload), bool)
+    for kind in range(len(cluster.kinds)):
+        room = _room(shapes, larger, gpus, kind) >= workers + larger[c.J_SERVERS]
+        easy |= room & (gpus > 0) & ((larger[c.J_KIND_MASK] >> kind) & 1 == 1)
+    return easy
 
 
 def fits_alone(spec: Ints, details: Ints, cluster: Cluster) -> bool:

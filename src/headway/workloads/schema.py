@@ -150,11 +150,17 @@ class Workload:
 
     def with_costs(self, save_s: float | None = None, restore_s: float | None = None, every_s: float | None = None) -> Workload:
         """The same jobs with another price of a preemption: to save, to restore, and the interval of checkpoints (0: none).
-        None leaves a column as it is. No price is drawn, so a frozen workload keeps its hash.
+
+        None leaves what the jobs have. They keep their hash: a price is a setting of the run, not another workload.
         """
         times = {c.J_SAVE: save_s, c.J_RESTORE: restore_s, c.J_EVERY: every_s}
-        changed = self._with_columns({column: _us(seconds) for column, seconds in times.items() if seconds is not None})
-        return replace(changed, frozen_sha256=self.frozen_sha256)
+        costs = {column: _us(seconds) for column, seconds in times.items() if seconds is not None}
+        return replace(self._with_columns(costs), frozen_sha256=self.sha256) if costs else self
+
+    @property
+    def has_costs(self) -> bool:
+        """Whether the jobs come with a price of a preemption."""
+        return bool(self.spec[[c.J_SAVE, c.J_RESTORE, c.J_EVERY]].any())
 
     def scaled_to_load(self, load: float | Fraction, gpus: int) -> Workload:
         """The same jobs, submitted faster or slower: their GPU time is `load` of what `gpus` GPUs give from the first

@@ -10,9 +10,8 @@ from headway.core import columns as c
 from headway.core import units
 from headway.core.specstring import Part
 from headway.workloads.generators.arrivals import OFFICE, arrivals, span_us
-from headway.workloads.generators.draws import PPM, Draws, choices, quantiles, share_of
+from headway.workloads.generators.draws import ESTIMATE_TWENTIETHS, PPM, Draws, choices, quantiles, share_of
 from headway.workloads.generators.params import count_reader, drawn_sha256, load_reader, read
-from headway.workloads.philly import ESTIMATE_TWENTIETHS
 from headway.workloads.schema import Workload, plain_spec, set_workers
 
 GPUS = (1, 2, 4, 8, 16, 32)

@@ -8,9 +8,8 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.specstring import Part
-from headway.workloads.generators.draws import Draws, choice_of, choices, equal_steps
+from headway.workloads.generators.draws import ESTIMATE_TWENTIETHS, Draws, choice_of, choices, equal_steps
 from headway.workloads.generators.params import count_reader, load_reader, read
-from headway.workloads.philly import ESTIMATE_TWENTIETHS
 from headway.workloads.schema import Workload, plain_spec, set_workers
 
 GPUS = ((1, 80), (2, 8), (4, 7), (8, 5))
