@@ -277,7 +277,7 @@ def _content(request: ReportRequest, ready: PreparedReport, raw: list[_Raw], see
 
 def notes(ready: PreparedReport, entries: list[list[Json]]) -> list[str]:
     """What the figures rest on, in sentences: prices, changes to the workload, rows dropped, jobs that did not complete."""
-    asked, workload = ready.simulate, ready.prepared.workload
+    asked = ready.simulate
     round_s = ready.prepared.round_s
     said = [
         f"Rounds are held every {round_s:g} s." if round_s else "A round is held at every event.",
