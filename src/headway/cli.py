@@ -215,6 +215,8 @@ def _progress_bar() -> Iterator[Callable[[str], Callable[[float], None]] | None]
 # -- the way in -----------------------------------------------------------------------------------------------------
 if find_spec("headway.cli_live") is not None:
     import_module("headway.cli_live").register(app)
+if find_spec("headway.cli_advise") is not None:
+    import_module("headway.cli_advise").register(app)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A real Slurm of a few emulated nodes on this machine: slurmctld, one slurmd a node, slurmdbd and MariaDB, from a folder of its own.
+"""A real Slurm of a few emulated nodes on this machine: slurmctld, a slurmd a node, slurmdbd and MariaDB, in a folder of its own.
 
 Daemons run in the foreground as children, on free ports of 127.0.0.1, as the user who starts them (root). GPUs are empty files:
 Slurm counts them, nothing can be computed on them. Nothing outside the folder is written, and `stop` ends what was started here
@@ -253,8 +253,10 @@ class EmulatedSlurm:
         )
         self.spawn(
             "mariadbd", "mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket_path}", f"--port={self.sql_port}",
-            "--bind-address=127.0.0.1", "--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", "--innodb-lock-wait-timeout=900",
-            "--innodb-flush-log-at-trx-commit=0", "--performance-schema=OFF", "--skip-name-resolve", f"--init-file={setup}", *owner,
+            "--bind-address=127.0.0.1", "--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M",
+            "--innodb-lock-wait-timeout=900",            "--innodb-flush-log-at-trx-commit=0",
+            "--performance-schema=OFF", "--skip-name-resolve",
+            f"--init-file={setup}", *owner,
         )  # fmt: skip
         until(lambda: listens(self.sql_port), "the database listens")
 

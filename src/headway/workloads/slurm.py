@@ -6,7 +6,8 @@ Needed are the columns JobID (or JobIDRaw), Submit, Start, and one of ElapsedRaw
   heterogeneous job are jobs of their own. Runs of one id after REQUEUED, NODE_FAIL, PREEMPTED or BOOT_FAIL (`--duplicates`)
   are one job, submitted once; its run time is the sum of its runs. The same run twice is dropped as a duplicate (the fuller one
   stays); an id that comes again after its job has ended is another job.
-- **Submission** is Eligible where that is later than Submit: before it nobody could have started the job. The first is time 0.
+- **Submission** is Eligible where that is later than Submit: before it nobody could have started the job. The first is time 0;
+  within a second the lower id comes first.
 - **Run time** is Elapsed (so an hour that the clock skips or repeats does no harm), else End − Start. Jobs keep what they ran,
   also failed, cancelled and timed-out ones, and running ones what they ran so far.
 - **Estimate** is the time limit, which is what a user of Slurm declares; without one, the run time.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,30 @@ class SlurmHistory:
         """How long each job waited in all: from its submission to its end, without its runs."""
         return self.ended_us - self.workload.submitted_us - self.workload.work_us
 
+    def resubmitted(self, submitted_us: Ints, order: Ints) -> SlurmHistory:
+        """The same jobs with other times of submission, in the order in which these come; the first is time 0 again."""
+        load, zero_us = self.workload, int(submitted_us[order[0]])
+        number = np.empty(len(order), np.int64)
+        number[order] = np.arange(len(order))
+        moved = replace(
+            load,
+            submitted_us=submitted_us[order] - zero_us,
+            spec=np.ascontiguousarray(load.spec[:, order]),
+            work_us=load.work_us[order],
+            job_names=tuple(load.job_names[i] for i in order),
+        )
+        return replace(
+            self,
+            workload=moved,
+            zero_s=self.zero_s + zero_us // US_PER_S,
+            started_us=self.started_us[order] - zero_us,
+            ended_us=self.ended_us[order] - zero_us,
+            runs=tuple(Run(int(number[run.job]), run.start_us - zero_us, run.end_us - zero_us, run.hosts) for run in self.runs),
+            partitions=tuple(self.partitions[i] for i in order),
+            accounts=tuple(self.accounts[i] for i in order),
+            kinds_asked=tuple(self.kinds_asked[i] for i in order),
+        )
+
 
 def read_slurm(path: Path, *, name: str = "", queue: str = "partition", tz: str = "UTC") -> Workload:
     """Return the jobs of an accounting file. `UserError` in one line for a file that is none."""
@@ -118,13 +143,13 @@ class _Folding:
         self.noted: Counter[str] = Counter()
 
     def jobs(self) -> list[list[Record]]:
-        """Each job as its runs, in order of (submission, row)."""
+        """Each job as its runs, in order of (submission, id, row)."""
         by_id: dict[tuple[str, str], list[Record]] = {}
         for record in self.reader.records:
             by_id.setdefault((record.cluster, record.id), []).append(record)
         jobs = [job for records in by_id.values() for job in (self._split(records) if len(records) > 1 else [records])]
         kept = [job for job in jobs if self._ran(job)]
-        kept.sort(key=lambda job: (_submitted(job), job[0].line))
+        kept.sort(key=lambda job: (_submitted(job), _number(job[0].id), job[0].line))
         return kept
 
     def _split(self, records: list[Record]) -> list[list[Record]]:
@@ -258,6 +283,12 @@ def _submitted(job: Sequence[Record]) -> int:
     if late and (first.start is None or first.eligible is None or first.eligible <= first.start):
         return first.eligible or first.submit
     return first.submit
+
+
+def _number(job_id: str) -> tuple[int, int]:
+    """A job's id as numbers: ids rise with submissions, which are told to the second only."""
+    base, _, part = job_id.replace("+", "_").partition("_")
+    return int(base), int(part) if part.isdecimal() else 0
 
 
 def _end_s(record: Record) -> int:
