@@ -69,6 +69,7 @@ class EmulatedSlurm:
     """One cluster: `start`, then commands, then `stop`. Nodes are called n1, n2, …"""
 
     root: Path
+    """A folder that everybody may enter, with those above it: jobs run as their users."""
     nodes: int = 4
     gpus: int = 4
     cpus: int = 16
@@ -168,10 +169,16 @@ class EmulatedSlurm:
 
     def wait_for(self, job: str, *states: str, patience_s: float = PATIENCE_S) -> str:
         """Wait until a job is in one of the states; which one."""
-        found: str = until(
-            lambda: (s := self.states().get(job, "")) in states and s, f"{job} is {' or '.join(states)}", patience_s
-        )
-        return found
+
+        def state() -> str:
+            found = self.states().get(job, "")
+            return found if found in states else ""
+
+        try:
+            return str(until(state, f"{job} is {' or '.join(states)}", patience_s))
+        except AssertionError as error:
+            told = self.run("squeue", "-t", "all") + self.run("sinfo", "-N", "-o", "%N %T %E")
+            raise AssertionError(f"{error}\n{told}") from None
 
     def wait_all_ended(self, patience_s: float = PATIENCE_S) -> None:
         """Wait until no job waits or runs, and accounting has been told so."""
