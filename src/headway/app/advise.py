@@ -26,8 +26,8 @@ from headway.metrics import fold
 from headway.metrics.summary import mean_s, nearest_rank
 from headway.policies.registry import Chosen, choose
 from headway.sim.run import StuckError, simulate
-from headway.sim.world import too_large
-from headway.workloads.cluster import parse_cluster
+from headway.sim.world import World, too_large
+from headway.workloads.cluster import Cluster, parse_cluster
 from headway.workloads.philly import read_table
 from headway.workloads.schema import Workload
 from headway.workloads.select import Bools
@@ -177,7 +177,8 @@ def _window(history: SlurmHistory, opens_s: float | None) -> tuple[SlurmHistory,
 
 def _assumptions(history: SlurmHistory, load: Workload, save_s: float, restart_s: float) -> Iterator[str]:
     """What a replay of such a history takes for granted, in words."""
-    yield "a job runs as long as it ran, on whichever nodes, and is submitted when it was, whatever became of others"
+    yield "a job runs as long as it ran, on whichever nodes and beside whichever others"
+    yield "a job is submitted when it was, whatever has become of others"
     yield "the estimate of a job is its time limit"
     if count := history.noted.get("no time limit"):
         yield f"{_count(count, 'job')} without a time limit estimated at what they really ran"
@@ -292,7 +293,10 @@ def _replay(prepared: Prepared, chosen: Chosen, progress: Callable[[str], Progre
     jobs = load.with_estimates(load.work_us) if chosen.oracle else load
     tell = progress(chosen.spec) if progress is not None else None
     try:
-        outcome = simulate(jobs, cluster, chosen.policy, seed=prepared.seed, interval_s=prepared.round_s, progress=tell)
+        outcome = simulate(
+            jobs, cluster, chosen.policy, seed=prepared.seed, interval_s=prepared.round_s, progress=tell,
+            world=_world(jobs, cluster, prepared.seed),
+        )  # fmt: skip
     except StuckError as error:
         raise UserError(str(error), key=f"policy {chosen.spec}") from None
     column = outcome.metrics.column
@@ -304,6 +308,14 @@ def _replay(prepared: Prepared, chosen: Chosen, progress: Callable[[str], Progre
         column(fold.M_HELD),
         column(fold.M_PREEMPTIONS),
     )
+
+
+def _world(jobs: Workload, cluster: Cluster, seed: int) -> World:
+    """A world in which no job slows another: what the accounting says they ran holds all that already."""
+    roomy = replace(cluster, nodes=tuple(replace(node, cpus_milli=2 * node.cpus_milli) for node in cluster.nodes))
+    world = World(jobs, roomy, seed=seed)
+    world.reject(too_large(jobs, cluster))
+    return world
 
 
 def _error(replay: _Told, recorded: _Told, jobs: Bools) -> Json:

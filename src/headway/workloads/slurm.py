@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -295,6 +296,7 @@ def _end_s(record: Record) -> int:
     return (record.start or 0) + record.elapsed_us // US_PER_S
 
 
+@lru_cache(maxsize=1 << 14)
 def _name(text: str) -> str:
     """A name that a terminal and a journal can hold."""
     return one_line(text.strip())[:NAME_LENGTH_MAX]
@@ -326,7 +328,7 @@ def _workload(name: str, jobs: Sequence[Sequence[Record]], zero: int, queue: str
 
 def _numbered(names: Sequence[str], otherwise: str) -> tuple[tuple[str, ...], Ints]:
     """The different names in order, and each row's number among them."""
-    clean = [_name(name) or otherwise for name in names]
-    different = sorted(set(clean))
+    clean = {name: _name(name) or otherwise for name in set(names)}
+    different = sorted(set(clean.values()))
     index = {name: i for i, name in enumerate(different)}
-    return tuple(different), np.array([index[name] for name in clean], np.int64)
+    return tuple(different), np.array([index[clean[name]] for name in names], np.int64)

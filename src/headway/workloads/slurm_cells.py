@@ -1,6 +1,7 @@
 """The cells of Slurm's accounting: job ids, times, durations, memory, resources (TRES and GRES), states, lists of hosts.
 
-Every `parse_…` takes the text of one cell and raises `ValueError` that says what was expected and what was given.
+Every `parse_…` takes the text of one cell and raises `ValueError` that says what was expected and what was given. Cells repeat
+from row to row, so some are remembered.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from zoneinfo import ZoneInfo
 
@@ -93,6 +95,7 @@ def find_zone(name: str) -> datetime.tzinfo:
         raise refusal("a time zone such as Europe/Paris, or UTC", name) from None
 
 
+@lru_cache(maxsize=1 << 14)
 def parse_duration(text: str) -> int | None:
     """Return µs of `[D-][HH:]MM:SS[.mmm]` or `D-HH`; None for one that is not known, or without a limit."""
     if is_unknown(text) or text.lower() in UNLIMITED_WORDS:
@@ -107,6 +110,7 @@ def parse_duration(text: str) -> int | None:
     return us
 
 
+@lru_cache(maxsize=1 << 14)
 def parse_whole(text: str, high: int = 10**12) -> int | None:
     """Return a whole number of 0 or more; None where the cell is empty or says unknown."""
     if is_unknown(text):
@@ -134,6 +138,7 @@ def parse_memory(text: str, cpus: int, nodes: int) -> int | None:
     return each * {"": 1, "n": max(nodes, 1), "c": max(cpus, 1)}[match[3]]
 
 
+@lru_cache(maxsize=1 << 16)
 def parse_tres(text: str) -> Tres:
     """Return what `billing=8,cpu=8,gres/gpu=4,gres/gpu:a100=4,mem=64G,node=1` says. `gres/gpu` is the number of GPUs; where it
     is missing, the types are added up. Other resources are passed over."""
@@ -175,6 +180,7 @@ def parse_gres(text: str) -> dict[str, int]:
     return {kind: count for kind, count in found.items() if count}
 
 
+@lru_cache(maxsize=1 << 10)
 def parse_state(text: str) -> str:
     """Return the first word of a state: `CANCELLED by 1000` is `CANCELLED`, a cut-off `OUT_OF_ME+` is `OUT_OF_MEMORY`."""
     word = text.upper().split(" ", 1)[0].split(",", 1)[0]

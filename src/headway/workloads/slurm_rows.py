@@ -117,7 +117,7 @@ class Reader:
                     kind = "too many fields" if extra > 0 else "too few fields"
                     self.drop(number, kind, "", f"expected {len(header)} fields, got {len(row)}")
                     continue
-                if row[0] and [_canonical(cell) for cell in row] == header:
+                if not row[0][:1].isdecimal() and [_canonical(cell) for cell in row] == header:
                     self.rows += 1
                     self.ignored["repeated header"] += 1
                     continue
