@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def advise(
-    slurm: Annotated[bool, typer.Option("--slurm", help="Ask the Slurm of this machine: sacct and sinfo, nothing else.")] = False,
+    slurm: Annotated[bool, typer.Option("--slurm", help="Ask the Slurm of this machine (only reads).")] = False,
     file: Annotated[
         Path | None, typer.Option("--file", help="What `sacct -P` or `sacct --json` printed.", metavar="FILE")
     ] = None,
