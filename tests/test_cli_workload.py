@@ -122,6 +122,20 @@ def test_import_counts_rows_and_writes_what_reads_back(suffix: str, capsys: Capt
     assert [path.name for path in sorted(tmp_path.iterdir())] == [target.name, "t.csv"]
 
 
+def test_import_of_slurms_accounting(capsys: Captured, tmp_path: Path) -> None:
+    source, target = Path(__file__).parent / "slurm" / "sample.psv", tmp_path / "o.parquet"
+    ids = [line.split("|")[0] for line in source.read_text().splitlines()[1:]]
+    steps = sum("." in name for name in ids)
+    found = answer(capsys, "workload", "import", "slurm", str(source), "-o", str(target))
+    assert found["rows_read"] == len(ids) - steps == found["rows_kept"] + found["rows_dropped"]
+    assert found["noted"].get("job step, passed over", 0) == steps and sum(found["dropped"].values()) == found["rows_dropped"]
+    # A file of Slurm's is known by its header, and what was written is the same jobs.
+    assert found["sha256"] == load_workload(str(target)).sha256 == load_workload(str(source)).sha256
+    other = load_workload(f"{source}:queue=account")
+    assert other.queues != load_workload(str(source)).queues
+    assert "expected partition or account or qos" in refused(capsys, "workload", "show", f"{source}:queue=nobody")
+
+
 def test_import_takes_a_readers_options(capsys: Captured, tmp_path: Path) -> None:
     source = tmp_path / "t.csv"
     source.write_text(ITP)

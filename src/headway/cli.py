@@ -223,8 +223,8 @@ def _progress_bar() -> Iterator[Callable[[str], Callable[[float], None]] | None]
 if find_spec("headway.cli_live") is not None:
     import_module("headway.cli_live").register(app)
 import_module("headway.cli_report").register(app, _progress_bar)
-if find_spec("headway.cli_workload") is not None:
-    import_module("headway.cli_workload").register(app)
+import_module("headway.cli_advise").register(app)
+import_module("headway.cli_workload").register(app)
 
 
 def main() -> None:

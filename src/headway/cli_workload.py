@@ -186,7 +186,7 @@ def _rows(found: dict[str, Any]) -> Iterator[str]:
     if found["dropped_first"]:
         yield one_line(f"  the first  {found['dropped_first']}")
     for kind, count in found["noted"].items():
-        yield one_line(f"  kept       {count:,}: {kind}")
+        yield one_line(f"  noted      {count:,}: {kind}")
 
 
 def _plots(found: dict[str, Any], arrivals: Any, cdf: Sequence[tuple[int, float]]) -> Iterator[str]:

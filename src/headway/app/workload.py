@@ -6,7 +6,6 @@ import importlib
 import inspect
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from headway.core.specstring import parse_part, unknown_name
 from headway.core.units import US_PER_S
 from headway.metrics.summary import mean_s, nearest_rank
 from headway.workloads.cluster_tables import read_cluster_table
-from headway.workloads.formats import FORMATS, SLURM, detect, read_file
+from headway.workloads.formats import FORMATS, detect, read_file
 from headway.workloads.registry import GENERATORS, SUFFIXES, load_workload
 from headway.workloads.save import writer_for
 from headway.workloads.schema import Workload
@@ -204,11 +203,7 @@ def listing(datasets: Path | None) -> Json:
     """Generators with their parameters, formats, and the files of `datasets` that some format knows."""
     return {
         "generators": [_generator(name, target) for name, target in sorted(GENERATORS.items())],
-        "formats": [
-            {"name": name, "description": of.doc, "columns": list(of.columns)}
-            for name, of in FORMATS.items()
-            if name != "slurm" or find_spec(SLURM) is not None
-        ],
+        "formats": [{"name": name, "description": of.doc, "columns": list(of.columns)} for name, of in FORMATS.items()],
         "datasets": None if datasets is None else str(datasets),
         "files": _found(datasets) if datasets is not None else [],
         "clusters": _clusters(datasets) if datasets is not None else [],

@@ -47,14 +47,14 @@ UNKNOWN = -1
 # --- M: a job's columns; times are µs, service is GPU·µs, live_at_… are job·ms ------------------------------------
 _COLUMNS = """phase submitted deadline gpu_milli retry_max first_start end attempt queued_at requested_at started_at held_milli
 waited run held_gpu_us busy_gpu_us preemptions migrations retries finishing must_stop live_at_submission live_at_end
-user queue urgency restore stop_at overhead overhead_gpu_us""".split()
+user queue urgency restore stop_at overhead overhead_gpu_us moved_bytes accuracy accuracy_due required told""".split()
 COLUMN_NAMES = tuple(_COLUMNS)
 COLUMNS = len(COLUMN_NAMES)
 (
     M_PHASE, M_SUBMITTED, M_DEADLINE, M_GPU_MILLI, M_RETRY_MAX, M_FIRST_START, M_END, M_ATTEMPT, M_QUEUED_AT, M_REQUESTED_AT,
     M_STARTED_AT, M_HELD_MILLI, M_WAITED, M_RUN, M_HELD, M_BUSY, M_PREEMPTIONS, M_MIGRATIONS, M_RETRIES, M_FINISHING, M_MUST_STOP,
     M_LIVE_AT_SUBMISSION, M_LIVE_AT_END, M_USER, M_QUEUE, M_URGENCY, M_RESTORE, M_STOP_AT,
-    M_OVERHEAD, M_OVERHEAD_GPU,
+    M_OVERHEAD, M_OVERHEAD_GPU, M_MOVED, M_ACCURACY, M_ACCURACY_DUE, M_REQUIRED, M_TOLD,
 ) = range(COLUMNS)  # fmt: skip
 
 # --- A: figures of the whole run ----------------------------------------------------------------------------------
@@ -124,6 +124,16 @@ def _give_back(M: Table, job: int, t: int) -> None:
 
 
 @kernel
+def _last_words(M: Table, job: int, pool: Ints, at: int, size: int) -> None:
+    """What an attempt tells at its end (`docs/journal.md`): bytes between nodes, and accuracy at the end and by the deadline."""
+    if size:
+        M[job, M_MOVED] += pool[at]
+        M[job, M_TOLD] = 1
+    if size == 3:
+        M[job, M_ACCURACY], M[job, M_ACCURACY_DUE] = pool[at + 1], pool[at + 2]
+
+
+@kernel
 def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) -> tuple[int, int]:
     """Fold events `first …`, whose payloads begin at `at`; returns the first that has not been folded (its job number has no
     row) and its payload's place.
@@ -149,6 +159,7 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
                 pool[begin + c.J_RETRY_MAX],
             )
             M[job, M_USER], M[job, M_QUEUE] = pool[begin + c.J_USER], pool[begin + c.J_QUEUE]
+            M[job, M_ACCURACY], M[job, M_ACCURACY_DUE], M[job, M_REQUIRED] = -1, -1, pool[begin + c.J_ACC_REQUIRED]
             M[job, M_URGENCY], M[job, M_RESTORE] = pool[begin + c.J_URGENCY], pool[begin + c.J_RESTORE]
             M[job, M_FIRST_START], M[job, M_END], M[job, M_STARTED_AT] = -1, -1, -1
             milli = pool[begin + c.J_DATA] * pool[begin + c.J_PIPELINE] * pool[begin + c.J_TENSOR] * pool[begin + c.J_GPU_TASK]
@@ -189,6 +200,7 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
         elif kind == K_COMPLETED:
             if phase != QUEUED and E[i, c.E_ATTEMPT] == M[job, M_ATTEMPT]:
                 _pass_time(A, t)
+                _last_words(M, job, pool, begin, size)
                 _give_back(M, job, t)
                 _end(M, A, job, t, COMPLETED)
         elif kind == K_STOP:
@@ -208,6 +220,7 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
         elif kind == K_STOPPED or kind == K_FAILED or kind == K_START_FAILED:
             if phase != QUEUED and E[i, c.E_ATTEMPT] == M[job, M_ATTEMPT]:
                 _pass_time(A, t)
+                _last_words(M, job, pool, begin, size)
                 _give_back(M, job, t)
                 _back_to_queue(M, A, job, t, phase, kind)
         elif kind == K_REJECTED or kind == K_FINISHED:

@@ -12,6 +12,10 @@
 - Bounded slowdown = max(1, JCT / max(run time, 10 s)), on average over the jobs that completed (Feitelson, JSSPP 2001).
 - `deadline_ratio`: of the jobs with a deadline, those completed by then; rejected, failed and unfinished ones missed it.
   `urgent_deadline_ratio`: the same of the urgent ones, whose urgency is above 8 (MLFS §4.2.2).
+- Accuracy (MLFS §4.2, A25): true, as the engine tells it when a job ends. `avg_accuracy`: the mean by the deadline (at the
+  end, if that comes first) of the jobs that ended with one; `avg_final_accuracy`: at the end. `accuracy_ratio`: of all jobs
+  that require one, those that had it by the deadline; rejected and unfinished ones had not.
+- `cross_node_bytes`: what tasks sent to tasks on other nodes; None if no engine counted.
 - Finish-time fairness ρ (as Themis, NSDI '20) = JCT / isolated JCT, for the jobs that completed and ran. Isolated is the job
   alone on its 1/n share of the cluster's G GPUs: run time × max(1, n · its GPUs / G), with n the mean number of live jobs
   during its life, and the run time without restoring and saving, which a job alone would not do. Above 1 the job would have
@@ -32,6 +36,7 @@ from headway.core.columns import NEVER, WHOLE, Phase
 from headway.core.units import US_PER_S
 
 URGENT_ABOVE = 8
+PPM = 1_000_000
 SHORTEST_RUN_US = 10 * US_PER_S
 """Bounded slowdown takes a shorter run for one of ten seconds."""
 GPU_US_PER_GPU_HOUR = 3600 * US_PER_S
@@ -67,6 +72,7 @@ class Summary:
     urgent_jobs: int
     urgent_deadline_ratio: float | None
     avg_accuracy: float | None
+    avg_final_accuracy: float | None
     accuracy_ratio: float | None
     finish_time_fairness: float | None
     finish_time_fairness_max: float | None
@@ -110,6 +116,9 @@ def summarise(jobs: Mapping[str, Ints], gpus: int, *, queue_length_max: int, que
     held = sum(jobs["held_gpu_us"].tolist())
     waited = np.sort(jobs["waited"][done])
     due, urgent = jobs["deadline"] < NEVER, jobs["urgency"] > URGENT_ABOVE
+    judged, wants = jobs["accuracy"] >= 0, jobs["required"] > 0
+    if not judged.any():
+        wants = judged
     in_time = done & (end <= jobs["deadline"])
     fairness = _fairness({name: column[done] for name, column in jobs.items()}, gpus) if gpus else []
     return Summary(
@@ -138,13 +147,14 @@ def summarise(jobs: Mapping[str, Ints], gpus: int, *, queue_length_max: int, que
         deadline_ratio=float(np.mean(in_time[due])) if due.any() else None,
         urgent_jobs=int(np.count_nonzero(urgent)),
         urgent_deadline_ratio=float(np.mean(in_time[due & urgent])) if (due & urgent).any() else None,
-        avg_accuracy=None,
-        accuracy_ratio=None,
+        avg_accuracy=float(np.mean(jobs["accuracy_due"][judged])) / PPM if judged.any() else None,
+        avg_final_accuracy=float(np.mean(jobs["accuracy"][judged])) / PPM if judged.any() else None,
+        accuracy_ratio=float(np.mean((judged & (jobs["accuracy_due"] >= jobs["required"]))[wants])) if wants.any() else None,
         finish_time_fairness=math.fsum(fairness) / len(fairness) if fairness else None,
         finish_time_fairness_max=max(fairness, default=None),
         unfair_job_frac=sum(rho > 1 for rho in fairness) / len(fairness) if fairness else None,
         fairness_jain=jain(fairness),
-        cross_node_bytes=None,
+        cross_node_bytes=sum(jobs["moved_bytes"].tolist()) if jobs["told"].any() else None,
         preemptions=int(jobs["preemptions"].sum()),
         migrations=int(jobs["migrations"].sum()),
         attempts=int(jobs["attempt"].sum()),

@@ -71,6 +71,7 @@ FIGURES: tuple[tuple[str, tuple[tuple[str, str, Format], ...]], ...] = (
             ("deadline_ratio", "deadlines kept", _each(percent)),
             ("urgent_deadline_ratio", "deadlines kept, urgent jobs", _each(percent)),
             ("avg_accuracy", "accuracy by the deadline", _each(percent)),
+            ("avg_final_accuracy", "accuracy at the end", _each(percent)),
             ("accuracy_ratio", "accuracy wanted is reached", _each(percent)),
         ),
     ),

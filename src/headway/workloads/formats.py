@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import re
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 
 from headway.core.errors import UserError, shown
@@ -24,10 +22,10 @@ from headway.workloads.philly import parse_philly
 from headway.workloads.rows import ESTIMATES, header_of, read_table, refuse_columns
 from headway.workloads.save import is_parquet, parquet_header, read_parquet
 from headway.workloads.schema import Workload
+from headway.workloads.slurm import QUEUES, read_slurm
 from headway.workloads.tiresias import COLUMNS as TIRESIAS
 from headway.workloads.tiresias import parse_tiresias
 
-SLURM = "headway.workloads.slurm"
 HEAD_BYTES = 1 << 16
 GENERIC = ("submit_s", "submit_us", "submit_time", "duration_s", "duration_us", "end_s", "end_us", "end_time", "gpus")
 """Three of these make a generic table."""
@@ -73,8 +71,8 @@ def nearest_format(header: Sequence[str]) -> str:
 
 def is_slurm(first_line: str) -> bool:
     """Whether a file begins as `sacct -P` or `sacct --json` do."""
-    line = first_line.lstrip("\ufeff \t")
-    return line.startswith("{") or ("|" in line and bool({"JobID", "JobIDRaw"} & set(line.strip().split("|"))))
+    line = first_line.strip("\ufeff \t\r\n")
+    return line.startswith("{") or bool({"JobID", "JobIDRaw"} & set(re.split(r"[|,;^\t]", line)))
 
 
 def detect(path: Path) -> str:
@@ -122,12 +120,7 @@ def read_file(path: Path, options: str = "", *, name: str = "", form: str = "") 
 
 
 def _read_slurm(path: Path, name: str, part: Part) -> Workload:
-    if find_spec(SLURM) is None:
-        raise UserError("this build has no reader of Slurm's accounting", file=str(path))
-    read: Callable[..., Workload] = importlib.import_module(SLURM).read_slurm
-    options = [key for key in inspect.signature(read).parameters if key not in ("path", "name")]
-    jobs = read(path, **read_params(part, dict.fromkeys(options, str), "workload"))
-    return replace(jobs, name=name) if name else jobs
+    return read_slurm(path, name=name, **read_params(part, {"queue": one_of(*QUEUES), "tz": str}, "workload"))
 
 
 def _refuse(header: Sequence[str], file: str) -> None:

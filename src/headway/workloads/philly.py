@@ -38,7 +38,7 @@ from headway.workloads.rows import (
 from headway.workloads.schema import Workload
 
 __all__ = [
-    "COLUMNS", "ESTIMATES", "ESTIMATE_TWENTIETHS", "noisy_estimates", "parse_philly", "read_philly", "read_table", "splitmix64",
+    "COLUMNS", "ESTIMATES", "ESTIMATE_TWENTIETHS", "noisy_estimates", "parse_philly", "read_philly", "splitmix64",
 ]  # fmt: skip
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")

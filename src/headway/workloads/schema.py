@@ -70,7 +70,7 @@ class Workload:
     dropped_first: str = ""
     """Where the first of them stands."""
     noted: Mapping[str, int] = field(default_factory=dict)
-    """How many rows of the source are odd and were kept, by what is odd about them."""
+    """What else is odd about the source's rows and left none of the jobs out: how many rows, by what it is."""
     rows_read: int = 0
     """How many rows of jobs the source has; 0: nobody counted them, or there is no source."""
 
