@@ -105,7 +105,7 @@ def changed(option: str, value: str) -> list[str]:
         (changed("--workload", "empty.csv"), "empty.csv: the file is empty"),
         (changed("--workload", "binary.csv"), "binary.csv: not a text file"),
         (changed("--workload", "cut.csv.gz"), "cut.csv.gz: the gzip file is cut off"),
-        (changed("--workload", "header.csv"), "header.csv:1: no column 'timestamp'; found \"job, start\""),
+        (changed("--workload", "header.csv"), "header.csv:1: no column 'submit_s', nor the columns of another format"),
         (changed("--workload", "nan.csv"), "nan.csv:2: duration: no row is a job; the first: expected seconds above 0"),
         (changed("--workload", "."), ".: cannot be read: Is a directory"),
         (changed("--workload", "posson:jobs=3"), "unknown workload 'posson' (did you mean 'poisson'?)"),

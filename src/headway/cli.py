@@ -102,7 +102,7 @@ def simulate(
         datasets=Path(datasets) if datasets else None,
     )
     prepared = use_case.prepare(request)
-    if note := use_case.dropped_line(prepared.workload):
+    for note in prepared.notes:
         _note(note)
     if sys.stderr.isatty() and use_case.compiles_first():
         _note("compiling once; later runs start at once")
@@ -224,6 +224,7 @@ if find_spec("headway.cli_live") is not None:
     import_module("headway.cli_live").register(app)
 import_module("headway.cli_report").register(app, _progress_bar)
 import_module("headway.cli_advise").register(app)
+import_module("headway.cli_workload").register(app)
 
 
 def main() -> None:

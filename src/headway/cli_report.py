@@ -62,7 +62,7 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
     ) -> None:
         """Replay a workload on a cluster under some policies, and write a report that compares them."""
         from headway.app import report as use_case
-        from headway.app.simulate import SimulateRequest, compiles_first, dropped_line
+        from headway.app.simulate import SimulateRequest, compiles_first
 
         if seed is not None and seeds is not None:
             raise UserError("expected --seed or --seeds, not both", key="seeds")
@@ -90,7 +90,7 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
             png=png,
         )
         ready = use_case.prepare(request)
-        if note := dropped_line(ready.prepared.workload):
+        for note in ready.prepared.notes:
             _note(note)
         if sys.stderr.isatty() and compiles_first():
             _note("compiling once; later runs start at once")

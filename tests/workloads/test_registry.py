@@ -120,4 +120,4 @@ def test_another_table_says_what_it_found(tmp_path: Path) -> None:
     path.write_text("job_id,submission_time\n1,2\n")
     with pytest.raises(UserError) as error:
         load_workload(str(path))
-    assert str(error.value) == f"{path}:1: no column 'timestamp'; found \"job_id, submission_time\""
+    assert str(error.value) == f"{path}:1: no column 'cluster'; found \"job_id, submission_time\""

@@ -28,7 +28,7 @@ from headway.policies.registry import Chosen, choose
 from headway.sim.run import StuckError, simulate
 from headway.sim.world import World, too_large
 from headway.workloads.cluster import Cluster, parse_cluster
-from headway.workloads.philly import read_table
+from headway.workloads.rows import read_table
 from headway.workloads.schema import Workload
 from headway.workloads.select import Bools
 from headway.workloads.slurm import SlurmHistory, parse_slurm

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from headway.core import units
-from headway.core.errors import UserError, did_you_mean, shown
+from headway.core.errors import UserError
 from headway.core.model import (
     TASKS_MAX,
     Checkpoint,
@@ -25,100 +25,18 @@ from headway.core.model import (
     shares_ppm,
     validate,
 )
+from headway.workloads.yamlmarks import FILE_BYTES_MAX, Marks, Parser, compose
 
-FILE_BYTES_MAX = 1_000_000
-DEPTH_MAX = 16
 PARTITION_SUM_ERROR_MAX = 1e-6
 
-_TAG = "tag:yaml.org,2002:"
-# What plain YAML can mean without naming a tag. `!!python/…` and other named tags are refused.
-_NAMES = ("str", "int", "float", "bool", "null", "timestamp", "merge", "value", "seq", "map")
-_TAGS = frozenset(_TAG + name for name in _NAMES)
-
 T = TypeVar("T")
-Parser = Callable[[yaml.Node, str], Any]
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes and builds no values; refuses aliases and deep nesting before either can grow."""
-
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise _refused("anchors (&) and aliases (*) are not allowed", event.start_mark)
-        if self.depth > DEPTH_MAX:
-            raise _refused(f"nested over {DEPTH_MAX} deep", event.start_mark)
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-
-def _refused(problem: str, mark: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-
-
-class _Reader:
-    """Reads the nodes of one file, and remembers on which line each key stands."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.lines: dict[str, int] = {}
-
-    def fail(self, message: str, node: yaml.Node, key: str) -> NoReturn:
-        raise UserError(message, file=self.file, line=node.start_mark.line + 1, key=key)
-
-    def scalar(self, node: yaml.Node, key: str) -> str:
-        """Return a scalar as it was written: ``8`` and ``"8"``, ``no`` and ``"no"`` are the same."""
-        if not isinstance(node, yaml.ScalarNode):
-            self.fail(f"expected one value, got {_kind(node)}", node, key)
-        return str(node.value)
-
-    def text_as(self, parse: Callable[[object], T]) -> Callable[[yaml.Node, str], T]:
-        """Return a parser of scalars that tells a ValueError of ``parse`` with its place."""
-
-        def read(node: yaml.Node, key: str) -> T:
-            try:
-                return parse(self.scalar(node, key))
-            except ValueError as error:
-                self.fail(str(error), node, key)
-
-        return read
-
-    def items(self, node: yaml.Node, key: str) -> Iterable[tuple[str, yaml.Node, str]]:
-        """Yield (name, value node, key path) of a mapping; refuse repeated names."""
-        if not isinstance(node, yaml.MappingNode):
-            self.fail(f"expected keys and values, got {_kind(node)}", node, key)
-        seen: dict[str, int] = {}
-        for name_node, value in node.value:
-            name = self.scalar(name_node, key)
-            path = f"{key}.{name}" if key else name
-            if name in seen:
-                self.fail(f"given twice (first on line {seen[name]})", name_node, path)
-            self.lines[path] = seen[name] = name_node.start_mark.line + 1
-            yield name, value, path
-
-    def section(self, node: yaml.Node, key: str, parsers: Mapping[str, Parser]) -> dict[str, Any]:
-        """Return the values of the known keys that a mapping gives; a key without a value isn't given."""
-        values: dict[str, Any] = {}
-        for name, value, path in self.items(node, key):
-            if name not in parsers:
-                place = {"file": self.file, "key": path}
-                hint = did_you_mean(name, parsers) or f"; known: {', '.join(parsers)}"
-                raise UserError(f"unknown key{hint}", line=self.lines[path], **place)
-            if value.tag != f"{_TAG}null":
-                values[name] = parsers[name](value, path)
-        return values
-
-    def sequence(self, node: yaml.Node, key: str) -> list[yaml.Node]:
-        if not isinstance(node, yaml.SequenceNode):
-            self.fail(f"expected a list, got {_kind(node)}", node, key)
-        return list(node.value)
+class _Reader(Marks):
+    """Reads the nodes of one job file."""
 
     def env(self, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...]:
-        return tuple((name, self.scalar(value, path)) for name, value, path in self.items(node, key))
+        return tuple((name, self.scalar(value, path)) for name, _, value, path in self.items(node, key))
 
     def gpu(self, node: yaml.Node, key: str) -> tuple[units.GpuDemand, ...]:
         if not isinstance(node, yaml.MappingNode):
@@ -294,12 +212,6 @@ def _resources(values: Mapping[str, Any], default: Resources) -> Resources:
     )
 
 
-def _kind(node: yaml.Node) -> str:
-    if isinstance(node, yaml.ScalarNode):
-        return shown(node.value) if node.value else "nothing"
-    return "a list" if isinstance(node, yaml.SequenceNode) else "keys and values"
-
-
 def _parse_seconds(value: object) -> float:
     return units.parse_duration(value) / units.US_PER_S
 
@@ -312,41 +224,6 @@ def _parse_bool(value: object) -> bool:
     return choices[word]
 
 
-def _compose(text: str, file: str) -> yaml.Node:
-    """Return the one document of a YAML text."""
-    loader = None
-    try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = ", ".join(part for part in (error.context, error.problem) if part)
-        raise UserError(f"not valid YAML: {problem}", file=file, line=mark.line + 1 if mark else 0) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise UserError(f"not text: a character U+{ord(text[error.position]):04X}", file=file, line=line) from None
-    except (ValueError, OverflowError):
-        # PyYAML turns escapes such as "\UFFFFFFFF" into characters without looking whether there are such.
-        line = loader.line + 1 if loader else 0
-        raise UserError("not valid YAML: a number or an escape out of range", file=file, line=line) from None
-    if root is None:
-        raise UserError("expected a job, got an empty file", file=file)
-    return root
-
-
-def _refuse_tags(root: yaml.Node, file: str) -> None:
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
-        if node.tag not in _TAGS:
-            message = f"the YAML tag {shown(node.tag)} is not allowed"
-            raise UserError(message, file=file, line=node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            waiting += [part for pair in node.value for part in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-
-
 def parse_job(text: str, *, file: str = "job", name: str = "job") -> JobSpec:
     """Return the checked spec of a job file's text.
 
@@ -356,8 +233,7 @@ def parse_job(text: str, *, file: str = "job", name: str = "job") -> JobSpec:
     """
     if len(text.encode("utf-8", "surrogatepass")) > FILE_BYTES_MAX:
         raise UserError(f"expected a job file of at most {FILE_BYTES_MAX} bytes", file=file)
-    root = _compose(text, file)
-    _refuse_tags(root, file)
+    root = compose(text, file, "a job")
     reader = _Reader(file)
     spec = JobSpec(**{"name": name} | reader.job(root))
     _refuse_problems(spec, file, reader.lines)

@@ -277,7 +277,7 @@ def _content(request: ReportRequest, ready: PreparedReport, raw: list[_Raw], see
 
 def notes(ready: PreparedReport, entries: list[list[Json]]) -> list[str]:
     """What the figures rest on, in sentences: prices, changes to the workload, rows dropped, jobs that did not complete."""
-    asked, workload = ready.simulate, ready.prepared.workload
+    asked = ready.simulate
     round_s = ready.prepared.round_s
     said = [
         f"Rounds are held every {round_s:g} s." if round_s else "A round is held at every event.",
@@ -294,8 +294,7 @@ def notes(ready: PreparedReport, entries: list[list[Json]]) -> list[str]:
     oracles = [chosen.spec for chosen in ready.prepared.policies if chosen.oracle]
     if oracles:
         said.append(f"{', '.join(oracles)} is told the true run times, which no scheduler knows.")
-    if line := simulation.dropped_line(workload):
-        said.append(line[0].upper() + line[1:] + ".")
+    said += [f"{note[0].upper()}{note[1:]}." for note in ready.prepared.notes]
     for entry in entries[0]:
         missing = {key: entry[key] for key in ("rejected", "failed", "cancelled", "unfinished") if entry[key]}
         if missing:

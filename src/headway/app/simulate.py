@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from headway.app.output import whole_or_nothing
 from headway.core import columns as c
 from headway.core import jit, units
 from headway.core.arrays import Ints
@@ -23,6 +24,7 @@ from headway.metrics.summary import nearest_rank
 from headway.policies.registry import Chosen, choose, entry, names
 from headway.sim.run import Outcome, StuckError, simulate
 from headway.workloads.cluster import Cluster, parse_cluster
+from headway.workloads.kinds import for_cluster, without_kind
 from headway.workloads.registry import load_reader, load_workload
 from headway.workloads.schema import Workload
 from headway.workloads.select import parse_window
@@ -67,6 +69,8 @@ class Prepared:
     cluster: Cluster
     policies: tuple[Chosen, ...]
     round_s: float
+    notes: tuple[str, ...] = ()
+    """What a person should know of it before reading the results."""
 
 
 def prepare(request: SimulateRequest) -> Prepared:
@@ -101,7 +105,9 @@ def prepare(request: SimulateRequest) -> Prepared:
     if not workload.has_costs:
         workload = workload.with_costs(restore_s=RESTART_S)
     cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
-    return Prepared(workload.with_costs(*costs), cluster, policies, round_s)
+    workload = workload.with_costs(*costs)
+    notes = (dropped_line(workload), unserved_line(workload, cluster))
+    return Prepared(for_cluster(workload, cluster), cluster, policies, round_s, tuple(note for note in notes if note))
 
 
 def run(
@@ -129,7 +135,7 @@ def outcomes(
         if warm_up:
             _warm_up(chosen)
         tell = progress(chosen.spec) if progress is not None else None
-        with _whole_or_nothing(request.journal) as journal:
+        with whole_or_nothing(request.journal, "journal") if request.journal else nullcontext() as journal:
             try:
                 outcome = simulate(
                     jobs,
@@ -213,6 +219,20 @@ def dropped_line(workload: Workload) -> str:
     return one_line(f"{workload.name}: dropped {rows} that cannot be jobs ({kinds}); the first: {workload.dropped_first}")
 
 
+def unserved_line(workload: Workload, cluster: Cluster) -> str:
+    """What a person is told about jobs that ask for GPU kinds of which the cluster has none; empty if there are none."""
+    if not workload.kinds:
+        return ""
+    unserved = without_kind(workload, cluster)
+    count = int(unserved.sum())
+    if not count:
+        return ""
+    masks = np.bitwise_or.reduce(workload.spec[c.J_KIND_MASK][unserved] | workload.spec[c.J_ALT_MASK][unserved])
+    kinds = ", ".join(kind for bit, kind in enumerate(workload.kinds) if int(masks) >> bit & 1)
+    jobs = f"{count:,} job{'s ask' if count > 1 else ' asks'}"
+    return one_line(f"{workload.name}: {jobs} for GPU kinds that {cluster.name} has none of ({kinds}), and will be rejected")
+
+
 def policy_list() -> list[Json]:
     """Every policy's name, one line about it, and its parameters with their defaults, by name."""
     return [
@@ -254,19 +274,3 @@ def _check_journal(path: Path, policies: int) -> None:
         raise UserError(
             "cannot be written: no such folder" if not path.is_dir() else "is a folder", file=str(path), key="journal"
         )
-
-
-@contextmanager
-def _whole_or_nothing(path: Path | None) -> Iterator[Path | None]:
-    """The path to write to; what was written there takes its name when all went well, and is removed otherwise."""
-    if path is None:
-        yield None
-        return
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        yield partial
-        partial.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot be written: {error.strerror or error}", file=str(path), key="journal") from None
-    finally:
-        partial.unlink(missing_ok=True)

@@ -235,6 +235,10 @@ def parse_cluster(text: str, *, seed: int = 1) -> Cluster:
             raise UserError(f"expected 1 to {GPUS_PER_NODE_MAX} GPUs a node, got {gpus}", key=f"cluster {text}")
         return _build(text, [_Group(nodes, gpus)])
     path = Path(text)
+    if path.suffix.lower() == ".csv" and "\0" not in text:
+        from headway.workloads.cluster_tables import read_cluster_table  # which needs this module
+
+        return read_cluster_table(path)
     if text and "\0" not in text and (path.is_file() or path.suffix.lower() in (".yaml", ".yml") or "/" in text):
         return read_cluster(path)
     if _LOOKS_LIKE_SIZE.fullmatch(text):

@@ -10,10 +10,10 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-from headway.core.errors import UserError, shown
-from headway.core.specstring import Part, one_of, parse_part, read_params, unknown_name
+from headway.core.errors import UserError
+from headway.core.specstring import Part, parse_part, unknown_name
+from headway.workloads.formats import read_file
 from headway.workloads.generators.params import load_reader
-from headway.workloads.philly import COLUMNS, ESTIMATES, parse_philly, read_table
 from headway.workloads.schema import Workload
 
 __all__ = ["GENERATORS", "SUFFIXES", "load_reader", "load_workload"]
@@ -42,7 +42,7 @@ def load_workload(text: str, *, datasets: Path | None = None, seed: int = 1) -> 
     text = text.strip()
     if (found := _find(text, datasets)) is not None:
         path, options = found
-        return _read(path, options, text)
+        return read_file(path, options, name=text)
     name = text.partition(":")[0]
     if name not in GENERATORS and ("/" in name or Path(name).suffix.lower() in SUFFIXES):
         raise UserError("no such file", file=name)
@@ -68,14 +68,3 @@ def _find(text: str, datasets: Path | None) -> tuple[Path, str] | None:
             except OSError:  # a name too long for a file
                 break
     return None
-
-
-def _read(path: Path, options: str, name: str) -> Workload:
-    part = parse_part(f"trace:{options}" if options else "trace", "workload")
-    params = read_params(part, {"estimates": one_of(*ESTIMATES)}, "workload")
-    table = read_table(path)
-    header = [cell.strip().strip('"') for cell in table.partition("\n")[0].split(",")]
-    # So far there is one reader; a header that shares nothing with it gets its message too.
-    if not set(header) & set(COLUMNS):
-        raise UserError(f"no column '{COLUMNS[0]}'; found {shown(', '.join(header[:8]))}", file=str(path), line=1)
-    return parse_philly(table, file=str(path), name=name, **params)

@@ -69,6 +69,10 @@ class Workload:
     """How many rows of the source were left out, by what was wrong with them."""
     dropped_first: str = ""
     """Where the first of them stands."""
+    noted: Mapping[str, int] = field(default_factory=dict)
+    """What else is odd about the source's rows and left none of the jobs out: how many rows, by what it is."""
+    rows_read: int = 0
+    """How many rows of jobs the source has; 0: nobody counted them, or there is no source."""
 
     def __post_init__(self) -> None:
         count = len(self.submitted_us)

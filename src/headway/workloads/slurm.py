@@ -35,7 +35,7 @@ from headway.core.arrays import Ints
 from headway.core.errors import UserError, one_line, shown
 from headway.core.units import US_PER_S
 from headway.workloads import slurm_cells as cells
-from headway.workloads.philly import read_table
+from headway.workloads.rows import read_table
 from headway.workloads.schema import Workload, plain_spec, set_workers
 from headway.workloads.slurm_rows import Reader, Record
 
@@ -220,7 +220,8 @@ class _Folding:
         load = _workload(name, jobs, zero, queue)
         load = Workload(
             load.name, load.submitted_us, load.spec, load.work_us, load.users, load.queues, load.kinds, load.job_names,
-            dropped=dict(reader.dropped), dropped_first=first,
+            dropped=dict(reader.dropped), dropped_first=first, rows_read=reader.rows - reader.ignored.total(),
+            noted=dict(self.noted + Counter({f"{kind}, passed over": count for kind, count in reader.ignored.items()})),
         )  # fmt: skip
         runs = tuple(
             Run(i, (record.start - zero) * US_PER_S, (record.start - zero) * US_PER_S + record.elapsed_us, record.hosts)

@@ -13,6 +13,7 @@ from headway.core.errors import UserError, did_you_mean, shown
 FILE_BYTES_MAX = 1_000_000
 DEPTH_MAX = 16
 _TAG = "tag:yaml.org,2002:"
+# What plain YAML can mean without naming a tag. `!!python/…` and other named tags are refused.
 _NAMES = ("str", "int", "float", "bool", "null", "timestamp", "merge", "value", "seq", "map")
 _TAGS = frozenset(_TAG + name for name in _NAMES)
 
@@ -58,6 +59,7 @@ def read_text(path: Path, file: str) -> str:
 
 def compose(text: str, file: str, what: str) -> yaml.Node:
     """Return the one document of a YAML text; `what` is what messages say was expected."""
+    loader = None
     try:
         loader = _Loader(text)
         try:
@@ -73,6 +75,10 @@ def compose(text: str, file: str, what: str) -> yaml.Node:
         raise UserError(f"not text: a character U+{ord(text[error.position]):04X}", file=file, line=line) from None
     except yaml.YAMLError as error:
         raise UserError(f"not valid YAML: {error}", file=file) from None
+    except (ValueError, OverflowError):
+        # PyYAML turns escapes such as "\UFFFFFFFF" into characters without looking whether there are such.
+        line = loader.line + 1 if loader else 0
+        raise UserError("not valid YAML: a number or an escape out of range", file=file, line=line) from None
     if root is None:
         raise UserError(f"expected {what}, got an empty file", file=file)
     _refuse_tags(root, file)
@@ -96,6 +102,8 @@ class Marks:
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self.lines: dict[str, int] = {}
+        """On which line each key stands that has been read."""
 
     def fail(self, message: str, node: yaml.Node, key: str) -> NoReturn:
         raise UserError(message, file=self.file, line=node.start_mark.line + 1, key=key)
@@ -127,7 +135,7 @@ class Marks:
             path = f"{key}.{name}" if key else name
             if name in seen:
                 self.fail(f"given twice (first on line {seen[name]})", name_node, path)
-            seen[name] = name_node.start_mark.line + 1
+            self.lines[path] = seen[name] = name_node.start_mark.line + 1
             yield name, name_node, value, path
 
     def section(self, node: yaml.Node, key: str, parsers: Mapping[str, Parser]) -> dict[str, Any]:
