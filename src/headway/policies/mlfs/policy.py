@@ -1,0 +1,98 @@
+"""`mlf-h` (Wang, Liu, Shen, CoNEXT 2020, §3.3): the heuristic scheduler of MLFS.
+
+What the paper says: every task has a priority of its job's urgency, progress and loss, and of its deadline, remaining and waiting
+time, summed over what depends on it; tasks take the host nearest to an ideal one; tasks leave overloaded servers for others.
+What we read into it: see the parameters; each ambiguity's number (A1–A31) is named there. Jobs are placed whole, and are only
+stopped for a move to another host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from headway.core import columns as c
+from headway.core.arrays import Floats, Ints
+from headway.core.plan import Plan
+from headway.core.view import ClusterView
+from headway.policies.mlfs import priority as p
+from headway.policies.mlfs.heuristic import mlf_h, mlf_h_leave, queue_keys
+from headway.policies.params import param
+
+US = 1_000_000
+TIME_UNITS = {"hour": 3600 * US, "minute": 60 * US, "second": US}
+DAG_MODES = {"unique": p.UNIQUE, "literal": p.LITERAL, "mean": p.MEAN}
+LATE_MODES = {"hold": p.HOLD, "drop": p.DROP, "cap": p.CAP}
+
+
+@dataclass(frozen=True, slots=True)
+class MlfHParams:
+    alpha: float = param(0.3, "weight of the ML features against those of computation (Eq. 6)", high=1)
+    gamma: float = param(0.8, "what a dependent's priority adds to a task's (Eqs. 3, 5)", high=10)
+    gamma_d: float = param(0.3, "weight of the deadline (Eq. 4)", high=1e6)
+    gamma_r: float = param(0.3, "weight of the remaining time (Eq. 4)", high=1e6)
+    gamma_w: float = param(0.35, "weight of the waiting time (Eq. 4)", high=1e6)
+    h_r: float = param(0.9, "usage from which a resource is overloaded", low=0.05, high=1)
+    p_s: float = param(0.1, "share of the lowest tasks on overloaded GPUs that may leave", high=1)
+    dag_mode: str = param("unique", "how dependents count (A5)", choices=tuple(DAG_MODES))
+    normalize: bool = param(True, "scale PML and PC to 0…1 over all live tasks before Eq. 6 (A3)")
+    time_unit: str = param("hour", "unit of the times in Eq. 4 (A3)", choices=tuple(TIME_UNITS))
+    late: str = param("hold", "the deadline term of a late job (A3)", choices=tuple(LATE_MODES))
+    sharing: bool = param(True, "put jobs that allow it side by side on one GPU (A21)")
+    migration: bool = param(True, "tasks leave overloaded nodes")
+    bandwidth: bool = param(True, "traffic counts where a task goes and which leaves (A11)")
+    urgency: bool = param(True, "urgency counts in Eq. 2")
+    deadline: bool = param(True, "the deadline counts in Eq. 4")
+    cool_down: float = param(300.0, "seconds for which a job that has just come up is not moved (A10)")
+
+
+@dataclass(frozen=True, slots=True)
+class MlfH:
+    """MLFS' heuristic: priorities by urgency, loss, graph, deadline and waiting; ideal hosts; moves off overloaded nodes."""
+
+    params: MlfHParams
+    name: str = "mlf-h"
+    weights: Floats = field(init=False, compare=False)
+    limits: Floats = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        q = self.params
+        W = np.zeros(p.WEIGHTS)
+        W[p.W_ALPHA], W[p.W_GAMMA], W[p.W_REMAINING], W[p.W_WAIT] = q.alpha, q.gamma, q.gamma_r, q.gamma_w
+        W[p.W_DEADLINE] = q.gamma_d if q.deadline else 0.0
+        W[p.W_UNIT_US], W[p.W_TAU_US], W[p.W_FLOOR] = TIME_UNITS[q.time_unit], 60 * US, 1e-3
+        W[p.W_URGENCY], W[p.W_NORMALIZE] = q.urgency, q.normalize
+        W[p.W_DAG], W[p.W_LATE] = DAG_MODES[q.dag_mode], LATE_MODES[q.late]
+        object.__setattr__(self, "weights", W)
+        object.__setattr__(self, "limits", np.array([q.h_r, q.p_s, q.cool_down * US]))
+
+    def decide(self, view: ClusterView, memo: Any) -> Plan:
+        draft = view.draft()
+        st, s, q = view.state, draft.scratch, self.params
+        rows, tasks, nodes = int(st.C[c.C_ROWS]), int(st.C[c.C_TASKS]), st.N.shape[1]
+        if view.waiting == 0 and not (q.migration and st.C[c.C_RUNNING]):
+            return draft.plan()
+        ML, CP, P, top = np.empty(tasks), np.empty(tasks), np.empty(tasks), np.empty(rows)
+        ints = np.empty((4, tasks + 1), np.int64)
+        nexts, fate, pool, order = ints[0], ints[1], ints[2], ints[3]
+        bounds: Ints = np.empty(tasks + 1, np.int64)
+        leaving, keys = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        U, K, L = np.empty((4, nodes), np.int64), np.empty((4, nodes), np.int64), np.empty((3, st.G.shape[1]), np.int64)
+        touched: Ints = np.empty(nodes + 1, np.int64)
+        p.priorities(view.now_us, self.weights, st.J, st.T, st.C, ML, CP, bounds, P, top)
+        mlf_h_leave(
+            view.now_us, q.migration, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.B, st.C,
+            s.A, s.AB, U, K, L, nexts, touched, P, fate, pool, leaving,
+        )  # fmt: skip
+        count = queue_keys(st.J, st.T, st.C, top, P, leaving, fate, keys)
+        ranked = keys[:count]
+        ranked.sort()
+        _, unplaced = mlf_h(
+            ranked, count, view.now_us, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned,
+            s.A, s.AB, U, K, L, touched, P, fate, order, bounds, leaving, s.O, s.OT, s.M,
+        )  # fmt: skip
+        if unplaced or view.state.C[c.C_RUNNING]:
+            draft.wake_at_us(view.now_us)
+        return draft.plan()
