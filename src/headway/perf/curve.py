@@ -61,6 +61,9 @@ ENDS = 1 / (1 - (np.arange(7) + 0.5) / 7)
 """Equally likely x = k_end / k_last when nothing is known of the end: 1 / uniform."""
 END_NODES = np.array([-1.465, -0.792, -0.366, 0.0, 0.366, 0.792, 1.465])
 """Equally likely quantiles of a normal distribution."""
+SPREAD_MIN = 0.02
+"""Of the improvement so far: no plateau is known better."""
+TIME_SPREAD_MIN = 0.4
 FEW = 5
 FLAT_NOISES = 2.0
 CHUNK = 256
@@ -208,7 +211,7 @@ def _fit_chunk(seen: Observed, target: Floats, end: Floats, end_sd: Floats, cali
     level, amplitude, rate, power = _representative(cells, log_weight, x_target, z_target)
     middle = np.minimum(middle, level)
     noise = seen.noise / scale
-    spread = np.maximum(np.maximum(high - middle, middle - low), noise / 2)
+    spread = np.maximum(np.maximum(high - middle, middle - low), np.maximum(noise / 2, SPREAD_MIN))
     params[:, C_K_LAST] = seen.k_last
     params[:, C_LEVEL] = seen.sign * (seen.now + level * scale)
     params[:, C_SLOPE] = -seen.sign * amplitude * scale / seen.k_last
@@ -217,7 +220,7 @@ def _fit_chunk(seen: Observed, target: Floats, end: Floats, end_sd: Floats, cali
     params[:, C_PLATEAU] = seen.sign * (seen.now + middle * scale)
     stratum = calibration.stratum(x_target, seen.points, np.isfinite(end_log))
     params[:, C_PLATEAU_SPREAD] = spread * scale * calibration.plateau[stratum]
-    params[:, C_TIME_SPREAD] = np.maximum(sd_target, 0.05) * calibration.late[stratum]
+    params[:, C_TIME_SPREAD] = np.maximum(sd_target, TIME_SPREAD_MIN) * calibration.late[stratum]
     _mark_odd(params, status, seen)
     return CurveFits(params, status)
 
