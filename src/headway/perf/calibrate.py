@@ -26,8 +26,8 @@ STRATUM_MIN = 40
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """For each stratum the factor on the spread of the time left (`late`: its upper side) and of the plateau; `early` is the lower
-    side's share of the upper one."""
+    """For each stratum the factor on the spread of the time left (`late`: its upper side) and of the plateau; `early` is the
+    lower side's share of the upper one."""
 
     late: Floats
     plateau: Floats
@@ -50,10 +50,9 @@ def upper(scores: Floats, stratum: Ints, level: float, least: float) -> Floats:
         return float(np.quantile(values, min(level * (1 + 1 / len(values)), 1.0)))
 
     whole = quantile(scores)
-    factors = [
-        quantile(scores[stratum == s]) if np.count_nonzero(stratum == s) >= STRATUM_MIN else whole for s in range(STRATA)
-    ]
-    return np.maximum(np.array(factors), least)
+    factors = [quantile(scores[stratum == s]) if np.count_nonzero(stratum == s) >= STRATUM_MIN else whole for s in range(STRATA)]
+    result: Floats = np.maximum(np.array(factors), least)
+    return result
 
 
 def measure(log_left: Floats, sd: Floats, plateau_error: Floats, plateau_spread: Floats, stratum: Ints) -> Calibration:

@@ -1,4 +1,5 @@
-"""The catalogue of models: what a job that names its model is expected to do, fitted from public measurements (`docs/models.md`)."""
+"""The catalogue of models: what a job that names its model is expected to do, fitted from public measurements
+(`docs/models.md`)."""
 
 from __future__ import annotations
 
@@ -135,9 +136,7 @@ def parse_catalogue(text: str) -> Mapping[str, CatalogueModel]:
             for kind, e in entry.get("epochs", {}).items()
         }
         curves = {
-            family: CurveFit(
-                e["rising"], e["start"], e["end"], e["k_end"], e["k_end_log_sd"], e["rate"], e["power"], fitted(e)
-            )
+            family: CurveFit(e["rising"], e["start"], e["end"], e["k_end"], e["k_end_log_sd"], e["rate"], e["power"], fitted(e))
             for family, e in entry.get("curves", {}).items()
         }
         shares = {int(parts): tuple(ppm) for parts, ppm in entry.get("profile", {}).get("chain_shares_ppm", {}).items()}

@@ -1,15 +1,16 @@
 """Fit all curves of a batch at once, and say what they will come to: plateau, value at k, k at a value, each with its quantiles.
 
 **Shapes.** A curve turned to fall is `z(t) = b + a·φ(t)`, t = k / k_last, with
-`φ(t) = ((1 + r·(t − 1))^−p − 1) / (p·r)`, r = s / (1 + s): p = 1 is Optimus' `1/(b0·k + b1) + b2`, larger p tends to an exponential,
-smaller ones are power laws (pow3, pow4), p → 0 a logarithm, and p < 0 keeps improving, as real runs do whose learning rate decays
-until the end. All (s, p) of a grid are fitted by weighted least squares, in closed form: nothing iterates, nothing can fail.
+`φ(t) = ((1 + r·(t − 1))^−p − 1) / (p·r)`, r = s / (1 + s): p = 1 is Optimus' `1/(b0·k + b1) + b2`, larger p tends to an
+exponential, smaller ones are power laws (pow3, pow4), p → 0 a logarithm, and p < 0 keeps improving, as real runs do whose
+learning rate decays until the end. All (s, p) of a grid are fitted by weighted least squares, in closed form: nothing
+iterates, nothing can fail.
 
-**Posterior.** A shape's weight is its marginal likelihood (noise variance integrated out) with the points counted as few (`COUNTED`),
-since what a curve does later differs from all shapes in a way that doesn't average out. Recent points weigh most (`RECENCY`).
-At a random moment of a job's life the share that is done is uniform, so the ratio x = k_end / k_last has the density x^−2; with
-`END_TILT` that prior leans on where a target is reached. A k at which training is expected to end (declared by the job, or from
-finished jobs of its family) is a log-normal prior on x instead.
+**Posterior.** A shape's weight is its marginal likelihood (noise variance integrated out) with the points counted as few
+(`COUNTED`), since what a curve does later differs from all shapes in a way that doesn't average out. Recent points weigh most
+(`RECENCY`). At a random moment of a job's life the share that is done is uniform, so the ratio x = k_end / k_last has the
+density x^−2; with `END_TILT` that prior leans on where a target is reached. A k at which training is expected to end
+(declared by the job, or from finished jobs of its family) is a log-normal prior on x instead.
 
 Intervals are widened by factors measured on real curves (`headway.perf.calibrate`).
 """
@@ -34,7 +35,6 @@ from headway.perf.params import (
     C_SLOPE,
     C_TIME_SPREAD,
     WIDTH,
-    Flags,
     Floats,
     Ints,
     Status,

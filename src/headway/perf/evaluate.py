@@ -1,8 +1,8 @@
 """`python -m headway.perf.evaluate --data DIR`: how good the curve forecasts are on real training runs, and the factors of their
 intervals.
 
-Half of the runs (whole groups of near-repeats) set the factors, the other half is reported on. A run is looked at when 10, 20 … 80 %
-of its training, up to the k at which it reaches its target, have been observed.
+Half of the runs (whole groups of near-repeats) set the factors, the other half is reported on. A run is looked at when 10, 20
+… 80 % of its training, up to the k at which it reaches its target, have been observed.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ def fits(c: Cases, ends: dict[str, tuple[float, float]] | None, calibration: Cal
     """Fit all cases; with `ends`, as a scheduler does that has seen finished jobs of the families."""
     none = (np.nan, 1.0)
     end = np.array([ends.get(f"{s.table}/{s.family}", none) if ends else none for s in c.runs])
-    return fit_curves(
-        c.seen, c.rising, target=c.target, k_end=end[:, 0], k_end_log_sd=end[:, 1], calibration=calibration
-    )
+    return fit_curves(c.seen, c.rising, target=c.target, k_end=end[:, 0], k_end_log_sd=end[:, 1], calibration=calibration)
 
 
 def median_k(c: Cases, params: Floats) -> Floats:
@@ -123,6 +121,18 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f} %" if np.isfinite(value) else "–"
 
 
+def _median(c: Cases, values: Floats) -> list[str]:
+    return _by_share(c, lambda r: float(np.median(values[r])), percent)
+
+
+def _share(c: Cases, values: Flags, of: Flags | None = None) -> list[str]:
+    return _by_share(c, lambda r: float(np.mean(values[r])), percent, of)
+
+
+def _width(c: Cases, log_width: Floats) -> list[str]:
+    return _by_share(c, lambda r: float(np.exp(np.median(log_width[r]))), lambda v: f"{v:.2f}")
+
+
 def _by_share(c: Cases, of: Callable[[Flags], float], show: Callable[[float], str], only: Flags | None = None) -> list[str]:
     rows = np.ones(len(c.share), np.bool_) if only is None else only
     late = rows & (c.share >= LATE)
@@ -140,7 +150,7 @@ class Judged:
 
 def judge(c: Cases, k: Floats, low: Floats, high: Floats) -> Judged:
     """Compare forecasts of k at the target with what happened. A forecast counts as k_last at least, CAP · k_last at most."""
-    low, high = np.clip(low, c.k_last, None), np.maximum(high, c.k_last)
+    low, high = np.maximum(low, c.k_last), np.maximum(high, c.k_last)
     covers = (low <= c.k_target) & (c.k_target <= high)
     width = np.log(np.minimum(high, CAP * c.k_last) / np.minimum(low, CAP * c.k_last))
     return Judged(np.abs(np.clip(k, c.k_last, CAP * c.k_last) / c.k_target - 1), covers, width)
@@ -180,21 +190,15 @@ def report(held_out: Cases, calibration: Calibration, ends: dict[str, tuple[floa
         "",
         "Median error |k̂ − k| / k of the predicted k at the target, by the share of training that was seen:",
         "",
-        table(head, rows + [[name, *_by_share(c, lambda r, j=j: float(np.median(j.error[r])), percent)] for name, j in methods.items()]),
+        table(head, rows + [[name, *_median(c, j.error)] for name, j in methods.items()]),
         "",
         "Coverage of the 90 % interval of k:",
         "",
-        table(head, [[name, *_by_share(c, lambda r, j=j: float(np.mean(j.covers[r])), percent)] for name, j in list(methods.items())[:3]]),
+        table(head, [[name, *_share(c, j.covers)] for name, j in list(methods.items())[:3]]),
         "",
         f"Median width of that interval, upper / lower end (at most {CAP:.0f}):",
         "",
-        table(
-            head,
-            [
-                [name, *_by_share(c, lambda r, j=j: float(np.exp(np.median(j.width[r]))), lambda v: f"{v:.2f}")]
-                for name, j in list(methods.items())[:3]
-            ],
-        ),
+        table(head, [[name, *_width(c, j.width)] for name, j in list(methods.items())[:3]]),
         "",
         "By table (curve alone): median error, and coverage over all shares:",
         "",
@@ -202,7 +206,9 @@ def report(held_out: Cases, calibration: Calibration, ends: dict[str, tuple[floa
         "",
         "The value at the end of training: coverage of its 90 % interval, and median |error| / (improvement from first to best):",
         "",
-        table(head, [row for name, fit in (("curve alone", cold), ("family known", warm)) for row in _plateau_rows(c, name, fit)]),
+        table(
+            head, [row for name, fit in (("curve alone", cold), ("family known", warm)) for row in _plateau_rows(c, name, fit)]
+        ),
     ]
     return "\n".join(lines)
 
@@ -236,7 +242,9 @@ def _plateau_rows(c: Cases, name: str, fit: CurveFits) -> list[list[str]]:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, write the factors, and put the tables into the page."""
-    parser = argparse.ArgumentParser(prog="python -m headway.perf.evaluate", description=__doc__.split("\n\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="python -m headway.perf.evaluate", description=__doc__.split("\n\n")[0] if __doc__ else ""
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder that holds curves/")
     parser.add_argument("--page", type=Path, help="Markdown page whose section is replaced (default: standard output)")
     parser.add_argument("--calibration", type=Path, help="write the factors there (default: use the shipped ones)")

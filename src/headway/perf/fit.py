@@ -224,10 +224,14 @@ def fit_catalogue(data: Path) -> tuple[dict[str, Any], dict[str, list[Floats]]]:
 
 def as_json(content: dict[str, Any]) -> str:
     """The text of the catalogue: one model a line, so that a new fit shows as a readable difference."""
-    lines = [f'  {json.dumps(name)}: {json.dumps(entry, sort_keys=True)}' for name, entry in content["models"].items()]
+    lines = [f"  {json.dumps(name)}: {json.dumps(entry, sort_keys=True)}" for name, entry in content["models"].items()]
     sources = [f"  {json.dumps(name)}: {json.dumps(about)}" for name, about in content["sources"].items()]
     return (
-        f'{{\n"version": {content["version"]},\n"sources": {{\n' + ",\n".join(sources) + '\n},\n"models": {\n' + ",\n".join(lines) + "\n}\n}\n"
+        f'{{\n"version": {content["version"]},\n"sources": {{\n'
+        + ",\n".join(sources)
+        + '\n},\n"models": {\n'
+        + ",\n".join(lines)
+        + "\n}\n}\n"
     )
 
 
@@ -240,11 +244,24 @@ def report(content: dict[str, Any], by_table: dict[str, list[Floats]]) -> str:
     tables = []
     for name, parts in by_table.items():
         error = np.concatenate(parts)
-        unit = "share of the way to the target" if name in ("algoperf", "mlperf", "nanogpt", "pollux-validation") else "relative time"
+        unit = (
+            "share of the way to the target"
+            if name in ("algoperf", "mlperf", "nanogpt", "pollux-validation")
+            else "relative time"
+        )
         quality = _quality(error)
         about = content["sources"][name]
         tables.append(
-            [name, about["table"], about["from"], about["licence"], f"{len(error):,}", unit, _percent(quality["median"]), _percent(quality["p90"])]
+            [
+                name,
+                about["table"],
+                about["from"],
+                about["licence"],
+                f"{len(error):,}",
+                unit,
+                _percent(quality["median"]),
+                _percent(quality["p90"]),
+            ]
         )
     rows = []
     for name, entry in content["models"].items():

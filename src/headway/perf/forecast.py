@@ -1,7 +1,7 @@
 """What a fitted curve says: functions of the journalled vectors alone (jobs × 8, see `headway.perf.params`).
 
-All take one vector or a table of them, and return numbers or columns. Without an estimate the answer is NaN. `quantile` is that of
-the answer: the lower tail of a value is its low side, whichever way the curve goes.
+All take one vector or a table of them, and return numbers or columns. Without an estimate the answer is NaN. `quantile` is
+that of the answer: the lower tail of a value is its low side, whichever way the curve goes.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What a profile of layers says of a model: sizes and times, and how time and parameters split into a chain of equal parts."""
+    """What a profile of layers says of a model: sizes and times, and how time and parameters split into a chain of equal
+    parts."""
 
     model: str
     layers: int

@@ -13,7 +13,8 @@ COLUMNS_MAX = 6
 
 
 def nnls(a: Floats, y: Floats) -> Floats:
-    """x ≥ 0 that minimises |a·x − y|² for each problem: a (problems × rows × columns), y (problems × rows) → (problems × columns).
+    """x ≥ 0 that minimises |a·x − y|² for each problem: a (problems × rows × columns), y (problems × rows) → (problems ×
+    columns).
 
     Among equally good sets the one with fewer columns wins. Rows that don't count must be zero.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ LARGEST = 1e100
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Prepared observations of `n` jobs. `t` = k / k_last in (0, 1] and `z`: 1 at the start, 0 now, falling; padded to POINTS_MAX.
+    """Prepared observations of `n` jobs. `t` = k / k_last in (0, 1] and `z`: 1 at the start, 0 now, falling; padded to
+    POINTS_MAX.
 
     `w` is 1 where there is a point. `y = sign · (now + z · scale)`: all curves are turned so that they fall.
     """
@@ -73,7 +75,7 @@ def noise_of(y: Floats) -> float:
     """Robust standard deviation of the noise on a smooth series: from the second differences."""
     if len(y) < 4:
         return 0.0
-    return float(np.median(np.abs(np.diff(y, 2)))) / (0.6745 * np.sqrt(6.0))
+    return float(np.median(np.abs(np.diff(y, 2)))) / (0.6745 * math.sqrt(6.0))
 
 
 def without_warm_up(k: Floats, y: Floats) -> tuple[Floats, Floats]:

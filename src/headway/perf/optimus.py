@@ -1,7 +1,9 @@
-"""Optimus' own curve, `l(k) = 1/(b0·k + b1) + b2` with b0, b1, b2 ≥ 0, fitted to a whole batch: the baseline that policies of papers use.
+"""Optimus' own curve, `l(k) = 1/(b0·k + b1) + b2` with b0, b1, b2 ≥ 0, fitted to a whole batch: the baseline that policies of
+papers use.
 
 b2 is profiled out: for each of 40 values below the lowest loss, 1/(l − b2) = b0·k + b1 is linear and solved by NNLS with weights
-(l − b2)⁴ (delta method) and recency; the least squares *in loss* decide, and Gauss–Newton steps polish. (Peng et al., EuroSys'18.)
+(l − b2)⁴ (delta method) and recency; the least squares *in loss* decide, and Gauss–Newton steps polish. (Peng et al.,
+EuroSys'18.)
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ STEPS = 6
 
 @dataclass(frozen=True, slots=True)
 class InverseFits:
-    """(jobs × 3) b0, b1, b2 on the turned curve `offset + sign·y`, and the covariance (jobs × 3 × 3); NaN where it can't be fitted."""
+    """(jobs × 3) b0, b1, b2 on the turned curve `offset + sign·y`, and the covariance (jobs × 3 × 3); NaN where it can't be
+    fitted."""
 
     b: Floats
     covariance: Floats

@@ -8,7 +8,7 @@ CURVE, of loss or of accuracy alike (units: those of the observed `k` and `y`):
 | 1 | `C_LEVEL` | the fitted value there |
 | 2 | `C_SLOPE` | its slope per unit of k; 0: flat, positive: rising |
 | 3 | `C_RATE` | per unit of k |
-| 4 | `C_POWER` | 1 is Optimus' curve `1/(b0·k + b1) + b2`; large: exponential; near 0: logarithmic; negative: no plateau of its own |
+| 4 | `C_POWER` | 1 is Optimus' curve `1/(b0·k + b1) + b2`; large: exponential; near 0: logarithm; negative: no plateau |
 | 5 | `C_PLATEAU` | median of the value at the end of training; the curve stops there |
 | 6 | `C_PLATEAU_SPREAD` | half the width of the 90 % interval of the plateau |
 | 7 | `C_TIME_SPREAD` | log of the factor between the 95 % quantile and the median of the time that is left until a value |
@@ -17,7 +17,8 @@ CURVE, of loss or of accuracy alike (units: those of the observed `k` and `y`):
 
 SPEED: 0 the form (`Form`), 1… its coefficients (see `headway.perf.speed`). NaN at 0: no estimate, status at 1.
 
-REMAINING: seconds: 0 median, 1 5 %, 2 25 %, 3 75 %, 4 95 % quantile; 5 by progress alone, 6 by history alone (NaN: none), 7 status.
+REMAINING: seconds: 0 median, 1 5 %, 2 25 %, 3 75 %, 4 95 % quantile; 5 by progress alone, 6 by history alone (NaN: none), 7
+status.
 """
 
 from __future__ import annotations

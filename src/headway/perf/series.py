@@ -1,6 +1,6 @@
 """Real training curves as the commands `headway.perf.fit` and `headway.perf.evaluate` read them from the public tables.
 
-Only these two commands read tables, and need `pyarrow` (the extra `data`); nothing that schedules does.
+Only these two commands read tables; nothing that schedules does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ POLLUX_FALLING = frozenset({"deepspeech2", "yolov3"})
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One run: `y` at `k` (increasing; steps, samples or epochs), whether it rises, and the `target` that it reaches at `k_target`.
+    """One run: `y` at `k` (increasing; steps, samples or epochs), whether it rises, and the `target` that it reaches at
+    `k_target`.
 
     `family` names what repeats (same model and data set); runs of one `group` are near-repeats and stay in one split.
     """
@@ -60,9 +61,7 @@ class Series:
         return zlib.crc32(self.group.encode()) % 2 == 1
 
 
-def make_series(
-    table: str, family: str, group: str, k: Any, y: Any, rising: bool, target: float | None = None
-) -> Series | None:
+def make_series(table: str, family: str, group: str, k: Any, y: Any, rising: bool, target: float | None = None) -> Series | None:
     """A run with its target, or None if it is too short, doesn't improve, or doesn't reach a target that is given."""
     k, y = np.asarray(k, np.float64), np.asarray(y, np.float64)
     keep = np.isfinite(k) & np.isfinite(y) & (k > 0)
@@ -147,7 +146,9 @@ def nanogpt(folder: Path) -> list[Series]:
 
 def mlperf(folder: Path) -> list[Series]:
     """Quality of successful MLPerf runs: the target is what (nearly) all runs of the same round end with."""
-    runs = _columns(folder / "mlperf-runs.parquet", ["run_id", "round", "submitter", "system", "benchmark", "run_status", "division"])
+    runs = _columns(
+        folder / "mlperf-runs.parquet", ["run_id", "round", "submitter", "system", "benchmark", "run_status", "division"]
+    )
     about = {
         run: (rnd, f"{rnd}/{submitter}/{system}/{bench}", bench)
         for run, rnd, submitter, system, bench, status, division in zip(*runs.values(), strict=True)

@@ -2,10 +2,11 @@
 
 Two forms, both with non-negative coefficients in eight numbers (`headway.perf.params`, SPEED); m is the batch of one worker:
 
-- OPTIMUS (Peng et al., EuroSys'18, synchronous): `T = c0·m + c1 + c2·w/p + c3·w + c4·p + c5·[nodes > 1]`, w workers, p servers (without
-  servers `c2·(w − 1)/w` and `c3·(w − 1)`: a ring). Linear: NNLS on relative errors.
-- POLLUX (Qiao et al., OSDI'21): `T = (Tg^γ + Ts^γ)^(1/γ)`, `Tg = αc + βc·m`, Ts = 0 for one worker, `αr + βr·(w − 2)` on one node and
-  `αn + βn·(w − 2)` on several; γ in 1…10 says how far communication hides behind compute. Levenberg–Marquardt on log errors.
+- OPTIMUS (Peng et al., EuroSys'18, synchronous): `T = c0·m + c1 + c2·w/p + c3·w + c4·p + c5·[nodes > 1]`, w workers, p
+  servers (without servers `c2·(w − 1)/w` and `c3·(w − 1)`: a ring). Linear: NNLS on relative errors.
+- POLLUX (Qiao et al., OSDI'21): `T = (Tg^γ + Ts^γ)^(1/γ)`, `Tg = αc + βc·m`, Ts = 0 for one worker, `αr + βr·(w − 2)` on one
+  node and `αn + βn·(w − 2)` on several; γ in 1…10 says how far communication hides behind compute. Levenberg–Marquardt on log
+  errors.
 """
 
 from __future__ import annotations
