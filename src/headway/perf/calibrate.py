@@ -26,8 +26,10 @@ STRATUM_MIN = 40
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """For each stratum the factor on the spread of the time left (`late`: its upper side) and of the plateau; `early` is the
-    lower side's share of the upper one."""
+    """For each stratum the factor on the upper spread of the time left (`late`) and on that of the plateau (`plateau`).
+
+    The lower spread of the time left, `early`, is one number: how much sooner than expected targets are reached varies little.
+    """
 
     late: Floats
     plateau: Floats
@@ -59,8 +61,7 @@ def measure(log_left: Floats, sd: Floats, plateau_error: Floats, plateau_spread:
     """The factors at which 90 % intervals cover: from log(true / predicted time left) and the plateau's error, with the naive
     spreads beside them."""
     late = upper(log_left / sd, stratum, 0.95, 0.2)
-    scores = -log_left / (sd * late[stratum])
-    early = max(float(np.quantile(scores, 0.95)), 0.2)
+    early = max(float(np.quantile(-log_left, 0.95)), 0.1)
     plateau = upper(np.abs(plateau_error) / plateau_spread, stratum, 0.9, 0.2)
     return Calibration(late, plateau, early)
 

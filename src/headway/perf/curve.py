@@ -52,6 +52,8 @@ RIDGE = 1e-3
 AMPLITUDE_MIN = 0.02
 """Of the improvement so far: a curve that improves is not fitted by one that doesn't."""
 END_TILT = 2.0
+END_TRUST, END_FLOOR = 0.5, 0.001
+"""A known end counts as twice as sure as it is, since shapes are too sure of themselves; and what it rules out stays possible."""
 RATIO_MIN, RATIO_MAX = 1.005, 100.0
 NODES = np.array([-1.6, -0.7, 0.0, 0.7, 1.6])
 NODE_WEIGHTS = np.array([0.13, 0.24, 0.26, 0.24, 0.13])
@@ -144,9 +146,9 @@ def _quantiles(values: Floats, weights: Floats, levels: Sequence[float]) -> list
 def _end_density(log_x: Floats, end_log: Floats, end_sd: Floats) -> Floats:
     """The prior of log x = log(k_end / k_last), up to a factor: log-normal where an end is known, else x^−END_TILT."""
     known = np.isfinite(end_log)[:, None]
-    centre, sd = np.where(known, end_log[:, None], 0.0), np.where(known, end_sd[:, None], 1.0)
-    normal = np.exp(np.maximum(-0.5 * ((log_x - centre) / sd) ** 2, -200.0)) + 0.03
-    result: Floats = np.exp(-END_TILT * log_x) * np.where(known, normal, 1.0)
+    centre, sd = np.where(known, end_log[:, None], 0.0), np.where(known, end_sd[:, None] * END_TRUST, 1.0)
+    normal = np.exp(np.maximum(-0.5 * ((log_x - centre) / sd) ** 2, -200.0)) + END_FLOOR
+    result: Floats = np.where(known, normal, np.exp(-END_TILT * log_x))
     return result
 
 

@@ -8,6 +8,7 @@ Half of the runs (whole groups of near-repeats) set the factors, the other half 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from headway.perf.curve import CurveFits, fit_curves
 from headway.perf.document import replace_section, table
 from headway.perf.observed import rolling_median
 from headway.perf.optimus import fit_inverse
-from headway.perf.params import Flags, Floats
+from headway.perf.params import C_K_LAST, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, C_TIME_SPREAD, Flags, Floats
 from headway.perf.series import Series, read_series
 
 SHARES = np.arange(1, 9) / 10
@@ -32,6 +33,7 @@ CAP = 20.0
 """A forecast of k beyond so many times k_last counts as that many (no forecast of `never` is worth more than one of `late`)."""
 SECTION = "curves"
 LATE = 0.5
+GROUPS_MIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +78,31 @@ def cases(series: list[Series]) -> Cases:
 
 
 def family_ends(series: list[Series]) -> dict[str, tuple[float, float]]:
-    """The median k at which runs of a family reach their targets, and the robust standard deviation of its logarithm."""
-    members: dict[str, list[float]] = defaultdict(list)
+    """Where runs of a family reach their targets: the median over groups, and the robust standard deviation of its logarithm.
+
+    Near-repeats count once; a family of fewer than GROUPS_MIN groups says little of the next one.
+    """
+    members: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for s in series:
-        members[f"{s.table}/{s.family}"].append(np.log(s.k_target))
+        members[f"{s.table}/{s.family}"][s.group].append(math.log(s.k_target))
     ends = {}
-    for name, logs in members.items():
+    for name, groups in members.items():
+        logs = np.array([np.median(group) for group in groups.values()])
         middle = float(np.median(logs))
-        spread = 1.4826 * float(np.median(np.abs(np.array(logs) - middle)))
-        ends[name] = (float(np.exp(middle)), float(np.clip(1.3 * spread + 0.05, 0.1, 3.0)))
+        spread = 1.3 * 1.4826 * float(np.median(np.abs(logs - middle))) + 0.05
+        ends[name] = (math.exp(middle), min(max(spread, 0.1 if len(logs) >= GROUPS_MIN else 0.5), 3.0))
     return ends
+
+
+def known_ends(c: Cases, ends: dict[str, tuple[float, float]] | None) -> Floats:
+    """(cases × 2) the end of the family and its spread; NaN where it isn't known."""
+    none = (np.nan, 1.0)
+    return np.array([ends.get(f"{s.table}/{s.family}", none) if ends else none for s in c.runs])
 
 
 def fits(c: Cases, ends: dict[str, tuple[float, float]] | None, calibration: Calibration) -> CurveFits:
     """Fit all cases; with `ends`, as a scheduler does that has seen finished jobs of the families."""
-    none = (np.nan, 1.0)
-    end = np.array([ends.get(f"{s.table}/{s.family}", none) if ends else none for s in c.runs])
+    end = known_ends(c, ends)
     return fit_curves(c.seen, c.rising, target=c.target, k_end=end[:, 0], k_end_log_sd=end[:, 1], calibration=calibration)
 
 
@@ -101,17 +112,22 @@ def median_k(c: Cases, params: Floats) -> Floats:
     return np.clip(np.where(np.isnan(k), c.k_last, k), c.k_last, CAP * c.k_last)
 
 
-def calibrate(c: Cases, results: list[tuple[CurveFits, bool]]) -> Calibration:
-    """The factors from naive fits (and whether they knew an end) of the calibration half."""
+def calibrate(series: list[Series]) -> Calibration:
+    """The factors from naive fits. A run's family is told from the runs of the other fold: never from itself."""
+    folds = [[s for s in series if s.fold == fold] for fold in (0, 1)]
     parts = []
-    for fit, known in results:
-        k = np.asarray(forecast.k_at(fit.params, c.target, given=True))
-        live = np.isfinite(k) & (k > c.k_last * 1.001) & (fit.params[:, 2] != 0)
-        ratio, points = k[live] / c.k_last[live], np.array([len(k) for k, _ in c.seen])[live]
-        left = np.log((c.k_target - c.k_last)[live] / (k - c.k_last)[live])
-        stratum = Calibration.stratum(ratio, points, np.full(len(ratio), known))
-        params = fit.params[live]
-        parts.append((left, params[:, 7], c.final[live] - params[:, 5], params[:, 6], stratum))
+    for own, other in (folds, folds[::-1]):
+        c = cases(own)
+        for ends in (None, family_ends(other)):
+            fit, known = fits(c, ends, NAIVE), np.isfinite(known_ends(c, ends)[:, 0])
+            k = np.asarray(forecast.k_at(fit.params, c.target, given=True))
+            live = np.isfinite(k) & (k > c.k_last * 1.001) & (fit.params[:, C_SLOPE] != 0)
+            points = np.array([len(k) for k, _ in c.seen])
+            left = np.log((c.k_target - c.k_last)[live] / (k - c.k_last)[live])
+            stratum = Calibration.stratum(k[live] / c.k_last[live], points[live], known[live])
+            params = fit.params[live]
+            error = c.final[live] - params[:, C_PLATEAU]
+            parts.append((left, params[:, C_TIME_SPREAD], error, params[:, C_PLATEAU_SPREAD], stratum))
     left, sd, error, spread, stratum = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return measure(left, sd, error, np.maximum(spread, 1e-12), stratum)
 
@@ -158,7 +174,7 @@ def judge(c: Cases, k: Floats, low: Floats, high: Floats) -> Judged:
 
 def ours(c: Cases, fit: CurveFits) -> Judged:
     """Judge fitted curves; where there is no estimate the forecast is k_last and the interval everything."""
-    none = np.isnan(fit.params[:, 0]) | (fit.params[:, 2] == 0)
+    none = np.isnan(fit.params[:, C_K_LAST]) | (fit.params[:, C_SLOPE] == 0)
     low, high = (np.asarray(forecast.k_at(fit.params, c.target, q, given=True)) for q in (0.05, 0.95))
     reached = low == c.k_last
     return judge(c, median_k(c, fit.params), np.where(none, c.k_last, low), np.where(none | reached, np.inf, high))
@@ -257,8 +273,7 @@ def main(argv: list[str] | None = None) -> int:
         ends = family_ends(fitted)
         calibration = shipped()
         if given.calibration:
-            own = cases(fitted)
-            calibration = calibrate(own, [(fits(own, None, NAIVE), False), (fits(own, ends, NAIVE), True)])
+            calibration = calibrate(fitted)
             given.calibration.write_text(as_json(calibration), "utf-8")
         text = report(cases([s for s in series if s.held_out]), calibration, ends)
         if given.page:

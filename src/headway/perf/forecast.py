@@ -76,7 +76,7 @@ def k_at(params: Floats, target: ArrayLike, quantile: float = 0.5, *, given: boo
         left = np.expm1(np.minimum(-np.log(np.maximum(base, 1e-300)) / power, 700.0)) / rate
         left = np.where(base > 0, left, np.inf)
         z = _normal(quantile)
-        spread = np.exp(z * params[..., C_TIME_SPREAD] * (1.0 if z > 0 else shipped().early))
+        spread = np.exp(z * (params[..., C_TIME_SPREAD] if z > 0 else shipped().early))
         reached = np.where(slope == 0, False, (goal - level) * np.sign(slope) <= 0)
         beyond = (slope == 0) | ((goal - best) * np.sign(slope) > 0 if not given else False)
         k = np.where(reached, k_last, np.where(beyond, np.inf, k_last + left * spread))

@@ -11,7 +11,7 @@ CURVE, of loss or of accuracy alike (units: those of the observed `k` and `y`):
 | 4 | `C_POWER` | 1 is Optimus' curve `1/(b0·k + b1) + b2`; large: exponential; near 0: logarithm; negative: no plateau |
 | 5 | `C_PLATEAU` | median of the value at the end of training; the curve stops there |
 | 6 | `C_PLATEAU_SPREAD` | half the width of the 90 % interval of the plateau |
-| 7 | `C_TIME_SPREAD` | log of the factor between the 95 % quantile and the median of the time that is left until a value |
+| 7 | `C_TIME_SPREAD` | log of the 95 % quantile over the median of the time left until a value |
 
 `y(k) = level + slope · (1 − (1 + rate·(k − k_last))^−power) / (power·rate)`, never beyond the plateau.
 

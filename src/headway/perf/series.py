@@ -60,6 +60,11 @@ class Series:
         """Whether the run is reported on rather than fitted to: half of the groups, by a checksum of the name."""
         return zlib.crc32(self.group.encode()) % 2 == 1
 
+    @property
+    def fold(self) -> int:
+        """Which half of its half the run belongs to, by the same checksum."""
+        return zlib.crc32(self.group.encode()) // 2 % 2
+
 
 def make_series(table: str, family: str, group: str, k: Any, y: Any, rising: bool, target: float | None = None) -> Series | None:
     """A run with its target, or None if it is too short, doesn't improve, or doesn't reach a target that is given."""
