@@ -32,7 +32,11 @@ def test_every_kind_answers_for_every_job(kind: Estimator) -> None:
 
 def test_curves_of_accuracy_where_there_is_one_else_of_loss() -> None:
     rising = 0.9 - 0.8 / (1 + 0.2 * K)
-    jobs = [JobHistory(k=K, loss=LOSS), JobHistory(k=K, loss=LOSS, accuracy=rising), JobHistory(k=K, accuracy=LOSS, mode_max=False)]
+    jobs = [
+        JobHistory(k=K, loss=LOSS),
+        JobHistory(k=K, loss=LOSS, accuracy=rising),
+        JobHistory(k=K, accuracy=LOSS, mode_max=False),
+    ]
     params = answer(Estimator.CURVE, jobs).params
     assert forecast.plateau(params) == pytest.approx([0.3, 0.9, 0.3], abs=0.25)
     assert list(np.sign(params[:, 2])) == [-1, 1, -1]

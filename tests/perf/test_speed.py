@@ -29,7 +29,9 @@ def test_optimus_of_a_ring_by_hand() -> None:
 
 
 def test_pollux_finds_a_surface() -> None:
-    w, n, m = (np.array(c, float) for c in zip(*[(w, n, m) for w in (1, 2, 4, 8, 16) for n in (1, 2, 4) if n <= w for m in (8, 64)]))
+    w, n, m = (
+        np.array(c, float) for c in zip(*[(w, n, m) for w in (1, 2, 4, 8, 16) for n in (1, 2, 4) if n <= w for m in (8, 64)])
+    )
     compute = 0.02 + 0.001 * m
     sync = np.where(w > 1, np.where(n > 1, 0.06 + 0.004 * (w - 2), 0.01 + 0.001 * (w - 2)), 0)
     step = (compute**2 + sync**2) ** 0.5
@@ -55,7 +57,11 @@ def test_odd_measurements(fit: object) -> None:
     assert float(step_s(fit([2.0, np.nan, 2.0], [4, 1, 4]), 4)) == pytest.approx(2.0, rel=0.02)
 
 
-@given(st.lists(st.tuples(st.floats(1e-9, 1e12), st.integers(1, 10**6), st.integers(1, 1000), st.floats(0, 1e9)), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-9, 1e12), st.integers(1, 10**6), st.integers(1, 1000), st.floats(0, 1e9)), min_size=1, max_size=12
+    )
+)
 def test_any_measurements_give_numbers(rows: list[tuple[float, int, int, float]]) -> None:
     step, w, n, m = (np.array(c, float) for c in zip(*rows, strict=True))
     for params in (fit_pollux(step, w, n, m), fit_optimus(step, w, 0, n, m)):

@@ -79,7 +79,9 @@ def test_resnet50_of_the_production_workload_by_hand() -> None:
     seconds = shaped_step_s(0.8, 102 * MB, [2, 2], [0, 0], [1, 1], [0, 0], [3125 * MB] * 2)
     assert seconds == pytest.approx(0.205 + 1.5 * 102 / 3125 + 0.004)
     # All on one node: 12 GB/s within it, and the shared PCIe of four workers.
-    assert shaped_step_s(0.8, 102 * MB, [4], [0], [1], [0], [3125 * MB]) == pytest.approx(0.205 * 1.21 + 1.5 * 102 / 12000 + 0.004)
+    assert shaped_step_s(0.8, 102 * MB, [4], [0], [1], [0], [3125 * MB]) == pytest.approx(
+        0.205 * 1.21 + 1.5 * 102 / 12000 + 0.004
+    )
     assert shaped_step_s(0.8, 102 * MB, [1], [0], [1], [0], [1.0]) == pytest.approx(0.805)
 
 
@@ -127,7 +129,9 @@ def test_a_pipeline_of_two_stages() -> None:
 
 def test_servers_of_a_placement() -> None:
     none = np.zeros(2)
-    place = Placement(("v100", "v100"), np.array([0, 0]), np.array([0, 0]), np.array([0, 1]), none, np.array([1]), np.full(2, 1e9))
+    place = Placement(
+        ("v100", "v100"), np.array([0, 0]), np.array([0, 0]), np.array([0, 1]), none, np.array([1]), np.full(2, 1e9)
+    )
     assert step_time(model(), place, batch=10).sync_s == pytest.approx(2 * 0.2)
 
 

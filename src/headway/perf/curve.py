@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headway.perf.calibrate import Calibration, shipped
-from headway.perf.observed import Observed, prepare
+from headway.perf.observed import LARGEST, Observed, prepare
 from headway.perf.params import (
     C_K_LAST,
     C_LEVEL,
@@ -63,9 +63,11 @@ ENDS = 1 / (1 - (np.arange(7) + 0.5) / 7)
 """Equally likely x = k_end / k_last when nothing is known of the end: 1 / uniform."""
 END_NODES = np.array([-1.465, -0.792, -0.366, 0.0, 0.366, 0.792, 1.465])
 """Equally likely quantiles of a normal distribution."""
-SPREAD_MIN = 0.02
-"""Of the improvement so far: no plateau is known better."""
+SPREAD_MIN, SPREAD_SHARE = 0.02, 0.5
+"""No plateau is known better than to this share of the improvement so far, and of what is still to come."""
 TIME_SPREAD_MIN = 0.4
+FAR = 1e9
+"""Targets further away than so many times the improvement so far count as just as far."""
 FEW = 5
 FLAT_NOISES = 2.0
 CHUNK = 256
@@ -152,7 +154,7 @@ def _end_density(log_x: Floats, end_log: Floats, end_sd: Floats) -> Floats:
     return result
 
 
-def _time_to(seen: Observed, cells: _Cells, weight: Floats, q: Floats, end_log: Floats, end_sd: Floats) -> tuple[Floats, Floats]:
+def _time_to(cells: _Cells, weight: Floats, q: Floats, end_log: Floats, end_sd: Floats) -> tuple[Floats, Floats]:
     """Median of x = k_target / k_last, and half the log distance of the 16 % and 84 % quantiles of x − 1."""
     xs, ws = [], []
     for node, share in zip(NODES, NODE_WEIGHTS, strict=True):
@@ -203,17 +205,18 @@ def _fit_chunk(seen: Observed, target: Floats, end: Floats, end_sd: Floats, cali
     with np.errstate(divide="ignore", invalid="ignore"):
         end_log = np.where(end > 0, np.log(end / seen.k_last), np.nan)
     scale = np.where(seen.scale > 0, seen.scale, 1.0)
-    q = (target * seen.sign - seen.now) / scale
+    q = np.clip(np.clip(target, -LARGEST, LARGEST) * seen.sign - seen.now, -FAR * scale, FAR * scale) / scale
     low, middle, high = _end_values(cells, weight, end_log, end_sd)
     floor = np.where(seen.bounded, (seen.bound - seen.now) / scale, -np.inf)
     low, middle, high = (np.maximum(v, floor) for v in (low, middle, high))
     ahead = np.isfinite(q) & (q < 0)
-    x_target, sd_target = _time_to(seen, cells, weight, np.where(ahead, q, 0.5 * np.minimum(middle, -1e-6)), end_log, end_sd)
     z_target = np.where(ahead, q, 0.5 * np.minimum(middle, -1e-6))
+    x_target, sd_target = _time_to(cells, weight, z_target, end_log, end_sd)
     level, amplitude, rate, power = _representative(cells, log_weight, x_target, z_target)
     middle = np.minimum(middle, level)
     noise = seen.noise / scale
-    spread = np.maximum(np.maximum(high - middle, middle - low), np.maximum(noise / 2, SPREAD_MIN))
+    least = np.maximum(np.maximum(noise / 2, SPREAD_MIN), SPREAD_SHARE * np.abs(level - middle))
+    spread = np.maximum(np.maximum(high - middle, middle - low), least)
     params[:, C_K_LAST] = seen.k_last
     params[:, C_LEVEL] = seen.sign * (seen.now + level * scale)
     params[:, C_SLOPE] = -seen.sign * amplitude * scale / seen.k_last
@@ -223,11 +226,11 @@ def _fit_chunk(seen: Observed, target: Floats, end: Floats, end_sd: Floats, cali
     stratum = calibration.stratum(x_target, seen.points, np.isfinite(end_log))
     params[:, C_PLATEAU_SPREAD] = spread * scale * calibration.plateau[stratum]
     params[:, C_TIME_SPREAD] = np.maximum(sd_target, TIME_SPREAD_MIN) * calibration.late[stratum]
-    _mark_odd(params, status, seen)
+    mark_odd(params, status, seen)
     return CurveFits(params, status)
 
 
-def _mark_odd(params: Floats, status: Ints, seen: Observed) -> None:
+def mark_odd(params: Floats, status: Ints, seen: Observed) -> None:
     """Give curves that cannot be extrapolated their defined result."""
     status[seen.points < FEW] = Status.FEW_POINTS
     wiggle = FLAT_NOISES * seen.noise

@@ -13,6 +13,7 @@ import numpy as np
 
 from headway.core.columns import Estimator
 from headway.perf.curve import fit_curves
+from headway.perf.optimus import inverse_curves
 from headway.perf.params import R_STATUS, WIDTH, Floats, Ints, Status, no_estimate, status_of
 from headway.perf.remaining import estimate_remaining
 from headway.perf.speed import Form, fit_optimus, fit_pollux
@@ -60,15 +61,22 @@ class Answer:
     status: Ints
 
 
-def answer(kind: Estimator, jobs: Sequence[JobHistory], *, of_accuracy: bool | None = None, form: Form = Form.OPTIMUS) -> Answer:
+def answer(
+    kind: Estimator,
+    jobs: Sequence[JobHistory],
+    *,
+    of_accuracy: bool | None = None,
+    form: Form = Form.OPTIMUS,
+    inverse: bool = False,
+) -> Answer:
     """Estimate for a batch.
 
-    CURVE is the curve of the accuracy where a job reports one, else of its loss (`of_accuracy` insists on one of the two);
-    SPEED has the given form; REMAINING takes progress and history.
+    CURVE is the curve of the accuracy where a job reports one, else of its loss (`of_accuracy` insists on one of the two;
+    with `inverse` it is taken for Optimus' curve: what policies that are defined by it need, and simulated jobs); SPEED has the given form; REMAINING takes progress and history.
     """
     match kind:
         case Estimator.CURVE:
-            return _curves(jobs, of_accuracy)
+            return _curves(jobs, of_accuracy, inverse)
         case Estimator.SPEED:
             return _speeds(jobs, form)
         case Estimator.REMAINING:
@@ -80,13 +88,17 @@ def reports_accuracy(job: JobHistory) -> bool:
     return int(np.count_nonzero(np.isfinite(job.accuracy))) >= 2
 
 
-def _curves(jobs: Sequence[JobHistory], of_accuracy: bool | None) -> Answer:
+def _curves(jobs: Sequence[JobHistory], of_accuracy: bool | None, inverse: bool) -> Answer:
     by_accuracy = [reports_accuracy(job) if of_accuracy is None else of_accuracy for job in jobs]
     series = [(job.k, job.accuracy if yes else job.loss) for job, yes in zip(jobs, by_accuracy, strict=True)]
     ends = [job.units_total if np.isfinite(job.units_total) and job.units_total > 0 else job.k_end for job in jobs]
+    rising = np.array([yes and job.mode_max for job, yes in zip(jobs, by_accuracy, strict=True)], np.bool_)
+    if inverse:
+        found = inverse_curves(series, rising)
+        return Answer(found.params, found.status)
     fits = fit_curves(
         series,
-        np.array([yes and job.mode_max for job, yes in zip(jobs, by_accuracy, strict=True)], np.bool_),
+        rising,
         target=np.array([job.accuracy_required if yes else np.nan for job, yes in zip(jobs, by_accuracy, strict=True)]),
         k_end=np.array(ends),
         k_end_log_sd=np.array([job.k_end_log_sd for job in jobs]),

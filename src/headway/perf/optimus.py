@@ -15,13 +15,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headway.perf.nnls import nnls
-from headway.perf.observed import prepare
-from headway.perf.params import Flags, Floats
+from headway.perf.curve import CurveFits, mark_odd
+from headway.perf.forecast import Z90
+from headway.perf.observed import Observed, prepare
+from headway.perf.params import (
+    C_K_LAST,
+    C_LEVEL,
+    C_PLATEAU,
+    C_PLATEAU_SPREAD,
+    C_POWER,
+    C_RATE,
+    C_SLOPE,
+    C_TIME_SPREAD,
+    WIDTH,
+    Flags,
+    Floats,
+    Status,
+)
 
 GRID = np.concatenate([np.linspace(0, 0.9, 20), 1 - np.geomspace(0.08, 0.001, 20)])
 THIRDS = (1 / 256, 1 / 16, 1.0)
 """Weights of the first, second and last third of the history."""
 STEPS = 6
+TIME_SPREAD_MIN, TIME_SPREAD_MAX = 0.05, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +64,39 @@ class InverseFits:
 
 def fit_inverse(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags) -> InverseFits:
     """Fit each job's (k, y). Accuracies are turned: 1 − y for shares, 1.5 · max − y for others."""
+    return _fit(prepare(series, rising), rising)
+
+
+def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags) -> CurveFits:
+    """Fit each job's (k, y) and give the CURVE vectors that all forecasts take; spreads follow from the covariance.
+
+    The plateau is that of the formula, at infinite k.
+    """
     seen = prepare(series, rising)
-    n = len(series)
+    found = _fit(seen, rising)
+    b0, b1, b2 = found.b.T
+    params, status = np.full((len(series), WIDTH), np.nan), np.full(len(series), int(Status.OK), np.int64)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        u = b0 * seen.k_last + b1
+        turned = found.sign * (1 / u + b2 - found.offset)
+        slope = -found.sign * b0 / u**2
+        q = b2 + 0.5 / u
+        k, sd = found.k_at(found.sign * (q - found.offset))
+        late = np.log1p(Z90 * sd / np.maximum(k - seen.k_last, 1e-12))
+    params[:, C_K_LAST], params[:, C_LEVEL], params[:, C_SLOPE] = seen.k_last, turned, slope
+    params[:, C_RATE], params[:, C_POWER] = b0 / u, 1.0
+    params[:, C_PLATEAU] = found.sign * (b2 - found.offset)
+    params[:, C_PLATEAU_SPREAD] = Z90 * np.sqrt(np.maximum(found.covariance[:, 2, 2], 0.0))
+    params[:, C_TIME_SPREAD] = np.clip(late, TIME_SPREAD_MIN, TIME_SPREAD_MAX)
+    unknown = ~np.isfinite(params).all(1) | ~(np.abs(slope) > 0)
+    params[unknown] = np.nan
+    params[unknown, 1] = status[unknown] = int(Status.NO_DATA)
+    mark_odd(params, status, seen)
+    return CurveFits(params, status)
+
+
+def _fit(seen: Observed, rising: Flags) -> InverseFits:
+    n = len(seen.t)
     turned = seen.now[:, None] + seen.z * seen.scale[:, None]
     top = np.where(seen.bounded, 1.0, 1.5 * np.abs(seen.best))
     offset = np.where(rising, top, np.where(seen.bounded, 0.0, 1.5 * np.abs(seen.best)))

@@ -92,7 +92,7 @@ def _by_progress(run_s: Floats, done: Floats, total: Floats, rate: Floats, point
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.where(np.isfinite(rate) & (rate > 0), rate, done / run_s)
         left = np.maximum(total - done, 0.0) / pace
-    known = np.isfinite(left) & (total > 0) & (done >= 0) & (pace > 0)
+    known = np.isfinite(left) & (total > 0) & (done >= 0) & (pace > 0) & np.isfinite(pace)
     sd = np.maximum(RATE_LOG_SD / np.sqrt(np.maximum(np.nan_to_num(points), 1.0)), RATE_LOG_SD_MIN)
     return np.where(known, left, np.nan), np.where(known, sd, np.nan)
 
@@ -125,7 +125,8 @@ def estimate_remaining(
     logs = np.log(np.maximum(np.nan_to_num(np.stack([progress, history]), nan=1.0), 1e-6))
     mass = weights.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        middle, sd = (weights * logs).sum(0) / mass, mass**-0.5
+        middle = np.where(mass > 0, (weights * logs).sum(0) / mass, np.nan)
+        sd = np.where(mass > 0, mass**-0.5, 0.0)
     params = np.full((len(run), WIDTH), np.nan)
     for at, level in LEVELS:
         params[:, at] = np.exp(np.minimum(middle + NORMAL.inv_cdf(level) * sd, 100.0))
