@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.perf import forecast
 from headway.perf.curve import fit_curves, phi, phi_inverse
 from headway.perf.observed import POINTS_MAX, clean, noise_of, prepare, rolling_median, thinned, without_warm_up
-from headway.perf.optimus import fit_inverse
+from headway.perf.optimus import fit_inverse, inverse_curves
 from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, WIDTH, Floats, Status, status_of
 
 
@@ -34,18 +34,30 @@ def test_a_shape_and_its_inverse() -> None:
     assert float(phi(11.0, 0.5, -1.0)) == pytest.approx(-10.0)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
-def test_a_loss_of_optimus_kind(share: float) -> None:
-    """1 % noise; the target is where the curve is at k = 300 (30 % of k99)."""
+@pytest.mark.parametrize(("share", "worst"), [(0.3, 0.2), (0.5, 0.1), (0.8, 0.05)])
+def test_when_a_curve_of_optimus_kind_is_at_one_percent(share: float, worst: float) -> None:
+    """1 % noise, seen up to a share of k99; the question is k99."""
+    rng = np.random.default_rng(1)
+    k = np.arange(1.0, 1000 * share, 10)
+    series = [(k, inverse(k) * (1 + 0.01 * rng.normal(size=len(k)))) for _ in range(40)]
+    target = float(inverse(np.array(1000.0)))
+    params = inverse_curves(series, np.zeros(40, np.bool_)).params
+    assert np.median(np.abs(forecast.k_at(params, target) / 1000 - 1)) < worst
+    low, high = forecast.k_at(params, target, 0.05), forecast.k_at(params, target, 0.95)
+    assert np.mean((low <= 1000) & (high >= 1000)) > 0.75
+    assert np.median(np.abs(forecast.plateau(params) - 0.3)) < 0.01
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_a_declared_target_is_not_expected_for_ever(share: float) -> None:
+    """Real runs end sooner than formulas say, so the mixture leans early; its interval holds what a formula gives."""
     rng = np.random.default_rng(1)
     k = np.arange(1.0, 300 * share, 2)
     series = [(k, inverse(k) * (1 + 0.01 * rng.normal(size=len(k)))) for _ in range(20)]
     target = float(inverse(np.array(300.0)))
-    fits = fit_curves(series, target=target)
-    predicted = forecast.k_at(fits.params, target)
-    assert np.median(np.abs(predicted / 300 - 1)) < (0.35 if share < 0.5 else 0.2)
-    low, high = forecast.k_at(fits.params, target, 0.05, given=True), forecast.k_at(fits.params, target, 0.95, given=True)
-    assert np.mean((low <= 300) & (high >= 300)) > 0.9
+    params = fit_curves(series, target=target).params
+    assert np.median(np.abs(forecast.k_at(params, target) / 300 - 1)) < 0.5
+    assert np.mean(forecast.k_at(params, target, 0.95, given=True) >= 290) > 0.9
 
 
 def test_the_accuracy_at_a_declared_end() -> None:
@@ -64,7 +76,9 @@ def test_the_accuracy_at_a_declared_end() -> None:
 def test_an_exponential_is_not_taken_for_a_slow_curve() -> None:
     k = np.arange(1.0, 60)
     fits = fit_curves([(k, 1 + 2 * np.exp(-k / 12))])
-    assert abs(float(forecast.plateau(fits.params)[0]) - 1) < 0.03
+    assert abs(float(forecast.plateau(fits.params)[0]) - 1) < 0.1
+    slow = inverse_curves([(k, 1 + 2 * np.exp(-k / 12))], np.array([False]))
+    assert abs(float(forecast.plateau(slow.params)[0]) - 1) > 0.1
 
 
 def test_rising_and_falling_are_mirror_images() -> None:
@@ -164,8 +178,9 @@ def test_an_empty_batch() -> None:
     assert fit_curves([]).params.shape == (0, WIDTH)
 
 
+@settings(max_examples=60)
 @given(
-    st.lists(st.tuples(st.floats(), st.floats()), max_size=30),
+    st.lists(st.tuples(st.floats(), st.floats()), max_size=16),
     st.booleans(),
     st.floats(),
     st.floats(),
@@ -175,14 +190,16 @@ def test_anything_gives_an_answer_without_a_warning(
     points: list[tuple[float, float]], rising: bool, target: float, end: float, sd: float
 ) -> None:
     fits = fit_curves([([k for k, _ in points], [y for _, y in points])], rising, target=target, k_end=end, k_end_log_sd=sd)
-    params = fits.params[0]
-    assert np.isfinite(params).all() or fits.status[0] >= Status.NO_DATA
-    for quantile in (0.05, 0.5, 0.95):
-        forecast.value_at(params, 3.0, quantile)
-        forecast.k_at(params, target, quantile)
-        forecast.plateau(params, quantile)
-    forecast.reach_probability(params, target)
-    forecast.inverse_of(params)
+    other = inverse_curves([([k for k, _ in points], [y for _, y in points])], np.array([rising]))
+    for found in (fits, other):
+        params = found.params[0]
+        assert np.isfinite(params).all() or found.status[0] >= Status.NO_DATA
+        for quantile in (0.05, 0.5, 0.95):
+            forecast.value_at(params, 3.0, quantile)
+            forecast.k_at(params, target, quantile)
+            forecast.plateau(params, quantile)
+        forecast.reach_probability(params, target)
+        forecast.inverse_of(params)
 
 
 def test_preparing_by_hand() -> None:
@@ -198,7 +215,7 @@ def test_preparing_by_hand() -> None:
     k, y = thinned(np.arange(1.0, 1001), np.ones(1000))
     assert len(k) <= POINTS_MAX
     assert np.all(np.diff(k) > 0)
-    assert np.diff(k)[-1] < 50
+    assert np.diff(k)[-1] < 100
     seen = prepare([([1, 2, 3, 4], [4.0, 3.0, 2.5, 2.0])], np.array([False]))
     assert list(seen.t[0, :4]) == [0.25, 0.5, 0.75, 1]
     assert seen.z[0, :4] == pytest.approx([1, 0.5, 0.25, 0])

@@ -29,9 +29,8 @@ def test_optimus_of_a_ring_by_hand() -> None:
 
 
 def test_pollux_finds_a_surface() -> None:
-    w, n, m = (
-        np.array(c, float) for c in zip(*[(w, n, m) for w in (1, 2, 4, 8, 16) for n in (1, 2, 4) if n <= w for m in (8, 64)])
-    )
+    shapes = [(w, n, m) for w in (1, 2, 4, 8, 16) for n in (1, 2, 4) if n <= w for m in (8, 64)]
+    w, n, m = np.array(shapes, float).T
     compute = 0.02 + 0.001 * m
     sync = np.where(w > 1, np.where(n > 1, 0.06 + 0.004 * (w - 2), 0.01 + 0.001 * (w - 2)), 0)
     step = (compute**2 + sync**2) ** 0.5

@@ -24,7 +24,7 @@ FITTED = Fitted("test", "none", 1, 0, None, None)
 
 
 def model(gamma: float = 1.0, gradient_bytes: int | None = 100_000_000) -> CatalogueModel:
-    """Compute 10 ms + 1 ms a sample (v100), four times that on k80; exchange 20 ms on one node, 50 ms + 1 ms a worker beyond two."""
+    """Compute 10 ms + 1 ms a sample (v100), 4 times that on k80; exchange 20 ms on a node, 50 ms + 1 ms a worker from 3 on."""
     fit = [0.010, 0.001, 0.020, 0.0, 0.050, 0.001, gamma]
     slow = [0.040, 0.004, 0.020, 0.0, 0.050, 0.001, gamma]
     steps = {

@@ -239,6 +239,7 @@ def mark_odd(params: Floats, status: Ints, seen: Observed) -> None:
     status[flat], status[worse] = Status.FLAT, Status.DIVERGING
     best = seen.sign * seen.best
     here = seen.sign * seen.now
+    params[flat, C_K_LAST], params[flat, C_RATE] = seen.k_last[flat], 1 / seen.k_last[flat]
     params[flat, C_SLOPE], params[flat, C_POWER] = 0.0, 1.0
     params[flat, C_LEVEL] = here[flat]
     params[flat, C_PLATEAU] = np.where(worse, best, here)[flat]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headway.core.columns import Estimator
+from headway.perf.calibrate import Calibration
 from headway.perf.curve import fit_curves
 from headway.perf.optimus import inverse_curves
 from headway.perf.params import R_STATUS, WIDTH, Floats, Ints, Status, no_estimate, status_of
@@ -68,15 +69,17 @@ def answer(
     of_accuracy: bool | None = None,
     form: Form = Form.OPTIMUS,
     inverse: bool = False,
+    calibration: Calibration | None = None,
 ) -> Answer:
-    """Estimate for a batch.
+    """Estimate for a batch. SPEED has the given form; REMAINING takes progress and history.
 
-    CURVE is the curve of the accuracy where a job reports one, else of its loss (`of_accuracy` insists on one of the two;
-    with `inverse` it is taken for Optimus' curve: what policies that are defined by it need, and simulated jobs); SPEED has the given form; REMAINING takes progress and history.
+    CURVE is the curve of the accuracy where a job reports one, else of its loss; `of_accuracy` insists on one of the two. With
+    `inverse` it is taken for Optimus' curve: what policies that are defined by it need, and simulated jobs whose loss is made so.
+    `calibration` replaces the factors on the spreads that real runs need (`calibrate.NAIVE`: none, for simulated curves).
     """
     match kind:
         case Estimator.CURVE:
-            return _curves(jobs, of_accuracy, inverse)
+            return _curves(jobs, of_accuracy, inverse, calibration)
         case Estimator.SPEED:
             return _speeds(jobs, form)
         case Estimator.REMAINING:
@@ -88,7 +91,7 @@ def reports_accuracy(job: JobHistory) -> bool:
     return int(np.count_nonzero(np.isfinite(job.accuracy))) >= 2
 
 
-def _curves(jobs: Sequence[JobHistory], of_accuracy: bool | None, inverse: bool) -> Answer:
+def _curves(jobs: Sequence[JobHistory], of_accuracy: bool | None, inverse: bool, calibration: Calibration | None) -> Answer:
     by_accuracy = [reports_accuracy(job) if of_accuracy is None else of_accuracy for job in jobs]
     series = [(job.k, job.accuracy if yes else job.loss) for job, yes in zip(jobs, by_accuracy, strict=True)]
     ends = [job.units_total if np.isfinite(job.units_total) and job.units_total > 0 else job.k_end for job in jobs]
@@ -102,6 +105,7 @@ def _curves(jobs: Sequence[JobHistory], of_accuracy: bool | None, inverse: bool)
         target=np.array([job.accuracy_required if yes else np.nan for job, yes in zip(jobs, by_accuracy, strict=True)]),
         k_end=np.array(ends),
         k_end_log_sd=np.array([job.k_end_log_sd for job in jobs]),
+        calibration=calibration,
     )
     return Answer(fits.params, fits.status)
 

@@ -27,6 +27,8 @@ from headway.perf.params import (
 
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.95)
+EARLY_OF_LATE_MAX = 3.0
+"""However little is known of how early: not more than so many times the (log) spread on the late side."""
 
 
 def _normal(quantile: float) -> float:
@@ -76,7 +78,8 @@ def k_at(params: Floats, target: ArrayLike, quantile: float = 0.5, *, given: boo
         left = np.expm1(np.minimum(-np.log(np.maximum(base, 1e-300)) / power, 700.0)) / rate
         left = np.where(base > 0, left, np.inf)
         z = _normal(quantile)
-        spread = np.exp(z * (params[..., C_TIME_SPREAD] if z > 0 else shipped().early))
+        later = params[..., C_TIME_SPREAD]
+        spread = np.exp(z * (later if z > 0 else np.minimum(shipped().early, EARLY_OF_LATE_MAX * later)))
         reached = np.where(slope == 0, False, (goal - level) * np.sign(slope) <= 0)
         beyond = (slope == 0) | ((goal - best) * np.sign(slope) > 0 if not given else False)
         k = np.where(reached, k_last, np.where(beyond, np.inf, k_last + left * spread))

@@ -16,6 +16,8 @@ POINTS_MAX = 48
 RAW_MAX = 4096
 RECENT = 0.02
 """The smallest span of averaging, as a share of the last k."""
+SPAN_MAX = 1e6
+"""Values lie at most so many times the improvement away: a smaller improvement counts as that much."""
 LARGEST = 1e100
 """Values beyond count as not observed: their squares would overflow."""
 
@@ -126,6 +128,8 @@ def prepare(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags) -> Obs
         now[i] = np.sort(y[-3:])[1] if size >= 6 else y[-1]
         scale[i] = y[: max(1, size // 8)].max() - now[i]
         t[i, :size] = k / k_last[i]
-        z[i, :size] = (y - now[i]) / scale[i] if scale[i] > 0 else 0.0
+        if scale[i] > 0:
+            scale[i] = max(scale[i], float(np.abs(y - now[i]).max()) / SPAN_MAX)
+            z[i, :size] = (y - now[i]) / scale[i]
         w[i, :size] = 1.0
     return Observed(t, z, w, k_last, now, scale, noise, best, sign, bounded, bound, points)

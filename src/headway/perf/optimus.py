@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headway.perf.nnls import nnls
 from headway.perf.curve import CurveFits, mark_odd
 from headway.perf.forecast import Z90
-from headway.perf.observed import Observed, prepare
+from headway.perf.nnls import nnls
+from headway.perf.observed import POINTS_MAX, Observed, prepare
 from headway.perf.params import (
     C_K_LAST,
     C_LEVEL,
@@ -37,6 +37,7 @@ GRID = np.concatenate([np.linspace(0, 0.9, 20), 1 - np.geomspace(0.08, 0.001, 20
 THIRDS = (1 / 256, 1 / 16, 1.0)
 """Weights of the first, second and last third of the history."""
 STEPS = 6
+EXAMPLE = np.linspace(1 / POINTS_MAX, 1, POINTS_MAX)
 TIME_SPREAD_MIN, TIME_SPREAD_MAX = 0.05, 3.0
 
 
@@ -88,10 +89,11 @@ def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags)
     params[:, C_PLATEAU] = found.sign * (b2 - found.offset)
     params[:, C_PLATEAU_SPREAD] = Z90 * np.sqrt(np.maximum(found.covariance[:, 2, 2], 0.0))
     params[:, C_TIME_SPREAD] = np.clip(late, TIME_SPREAD_MIN, TIME_SPREAD_MAX)
-    unknown = ~np.isfinite(params).all(1) | ~(np.abs(slope) > 0)
+    params[~(np.abs(slope) > 0)] = np.nan
+    mark_odd(params, status, seen)
+    unknown = ~np.isfinite(params).all(1) & (status < Status.NO_DATA)
     params[unknown] = np.nan
     params[unknown, 1] = status[unknown] = int(Status.NO_DATA)
-    mark_odd(params, status, seen)
     return CurveFits(params, status)
 
 
@@ -103,24 +105,28 @@ def _fit(seen: Observed, rising: Flags) -> InverseFits:
     loss = turned + offset[:, None]
     live = seen.w > 0
     lowest = np.where(live, loss, np.inf).min(1)
-    usable = (seen.w.sum(1) >= 3) & (lowest > 0) & (seen.scale > 0)
+    usable = (seen.w.sum(1) >= 3) & (lowest > 1e-9 * np.where(live, loss, 0.0).max(1)) & (seen.scale > 0)
     unit = np.where(usable, lowest, 1.0)
     loss = np.where(live & usable[:, None], loss / unit[:, None], 2.0)
-    order = (np.cumsum(seen.w, axis=1) - 1) / np.maximum(seen.w.sum(1), 1)[:, None]
-    w = seen.w * np.select([order < 1 / 3, order < 2 / 3], THIRDS[:2], THIRDS[2])
+    # What can't be fitted is given a curve that can, so that the batch has one path; its result is dropped.
+    t = np.where(usable[:, None], seen.t, EXAMPLE)
+    loss = np.where(usable[:, None], loss, 1 / (t + 1) + 0.5)
+    points = np.where(usable[:, None], seen.w, 1.0)
+    order = (np.cumsum(points, axis=1) - 1) / points.sum(1)[:, None]
+    w = points * np.select([order < 1 / 3, order < 2 / 3], THIRDS[:2], THIRDS[2])
     best = np.full(n, np.inf)
     b = np.full((n, 3), np.nan)
     for b2 in GRID:
         rest = loss - b2
         weight = w * rest**4
-        columns = np.stack([seen.t, np.ones_like(seen.t)], axis=2)
+        columns = np.stack([t, np.ones_like(t)], axis=2)
         solution = nnls(columns * np.sqrt(weight)[:, :, None], np.sqrt(weight) / rest)
-        fitted = 1 / np.maximum(solution[:, :1] * seen.t + solution[:, 1:], 1e-9) + b2
+        fitted = 1 / np.maximum(solution[:, :1] * t + solution[:, 1:], 1e-9) + b2
         sse = (w * (loss - fitted) ** 2).sum(1)
         better = sse < best
         best = np.where(better, sse, best)
         b[better] = np.column_stack([solution, np.full(n, b2)])[better]
-    b, covariance = _polish(b, seen.t, loss, w)
+    b, covariance = _polish(b, t, loss, w)
     b[~usable] = np.nan
     covariance[~usable] = np.nan
     back = np.stack([1 / (unit * seen.k_last), 1 / unit, unit], axis=1)
@@ -138,7 +144,7 @@ def _polish(b: Floats, t: Floats, loss: Floats, w: Floats) -> tuple[Floats, Floa
         jacobian = np.stack([-t / u**2, -1 / u**2, np.ones_like(t)], axis=2)
         inner = np.einsum("npi,np,npj->nij", jacobian, w, jacobian)
         trace = np.trace(inner, axis1=1, axis2=2)
-        return jacobian, inner + (1e-9 * trace)[:, None, None] * np.eye(3) + 1e-12 * np.eye(3)
+        return jacobian, inner + (1e-9 * trace + 1e-12)[:, None, None] * np.eye(3)
 
     rest, u = residual(b)
     sse = (w * rest**2).sum(1)
