@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headway.perf.calibrate import Calibration, shipped
-from headway.perf.observed import LARGEST, Observed, prepare
+from headway.perf.observed import LARGEST, SMALLEST, Observed, prepare
 from headway.perf.params import (
     C_K_LAST,
     C_LEVEL,
@@ -203,7 +203,7 @@ def _fit_chunk(seen: Observed, target: Floats, end: Floats, end_sd: Floats, cali
     log_weight = cells.log_weight - cells.log_weight.max(1, keepdims=True)
     weight = np.exp(log_weight)
     with np.errstate(divide="ignore", invalid="ignore"):
-        end_log = np.where(end > 0, np.log(end / seen.k_last), np.nan)
+        end_log = np.where(end > 0, np.log(np.clip(end, SMALLEST, LARGEST) / seen.k_last), np.nan)
     scale = np.where(seen.scale > 0, seen.scale, 1.0)
     q = np.clip(np.clip(target, -LARGEST, LARGEST) * seen.sign - seen.now, -FAR * scale, FAR * scale) / scale
     low, middle, high = _end_values(cells, weight, end_log, end_sd)

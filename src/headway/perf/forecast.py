@@ -27,7 +27,7 @@ from headway.perf.params import (
 
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.95)
-EARLY_OF_LATE_MAX = 3.0
+EARLY_OF_LATE_MAX = 8.0
 """However little is known of how early: not more than so many times the (log) spread on the late side."""
 
 

@@ -18,8 +18,8 @@ RECENT = 0.02
 """The smallest span of averaging, as a share of the last k."""
 SPAN_MAX = 1e6
 """Values lie at most so many times the improvement away: a smaller improvement counts as that much."""
-LARGEST = 1e100
-"""Values beyond count as not observed: their squares would overflow."""
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Values and k beyond count as not observed: their squares would overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class Observed:
 
 
 def clean(k: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
-    """The finite observations in order of k, at k > 0 (a value at 0 is before training), equal k averaged."""
+    """The finite observations in order of k, at k above 0 (a value at 0 is before training), equal k averaged."""
     k, y = np.asarray(k, np.float64).ravel(), np.asarray(y, np.float64).ravel()
     size = min(len(k), len(y))
     k, y = k[:size], y[:size]
-    keep = np.isfinite(k) & np.isfinite(y) & (k > 0) & (k < LARGEST) & (np.abs(y) < LARGEST)
+    keep = np.isfinite(k) & np.isfinite(y) & (k > SMALLEST) & (k < LARGEST) & (np.abs(y) < LARGEST)
     k, y = k[keep], y[keep]
     if len(k) > 1 and not np.all(np.diff(k) > 0):
         k, which = np.unique(k, return_inverse=True)
