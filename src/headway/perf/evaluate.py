@@ -180,7 +180,14 @@ def ours(c: Cases, fit: CurveFits) -> Judged:
     return judge(c, median_k(c, fit.params), np.where(none, c.k_last, low), np.where(none | reached, np.inf, high))
 
 
-def naive(c: Cases) -> Judged:
+def without_factors(c: Cases, fit: CurveFits) -> Judged:
+    """Judge curves that were fitted with `NAIVE` factors by the spread of their mixture alone, symmetric in the log."""
+    k, sd = median_k(c, fit.params), forecast.Z90 * np.nan_to_num(fit.params[:, C_TIME_SPREAD])
+    left = k - c.k_last
+    return judge(c, k, c.k_last + left * np.exp(-sd), c.k_last + left * np.exp(sd))
+
+
+def optimus(c: Cases) -> Judged:
     """Judge Optimus' curve with the interval of its covariance."""
     with np.errstate(all="ignore"):
         k, sd = fit_inverse(c.seen, c.rising).k_at(c.target)
@@ -196,8 +203,13 @@ def report(held_out: Cases, calibration: Calibration, ends: dict[str, tuple[floa
     methods = {
         "Headway, curve alone": ours(c, cold),
         "Headway, family known": ours(c, warm),
-        "Optimus' curve": naive(c),
+        "Optimus' curve": optimus(c),
         "always 1.6 × what is done": judge(c, 1.6 * c.k_last, c.k_last, 2.6 * c.k_last),
+    }
+    intervals = {
+        **dict(list(methods.items())[:2]),
+        "curve alone, naive interval": without_factors(c, fits(c, None, NAIVE)),
+        "Optimus' curve, its covariance": methods["Optimus' curve"],
     }
     head = ["", *(f"{100 * f:.0f} %" for f in SHARES), "≥ 50 %", "all"]
     rows = [["cases", *_by_share(c, np.count_nonzero, lambda v: f"{v:,.0f}")]]
@@ -210,11 +222,11 @@ def report(held_out: Cases, calibration: Calibration, ends: dict[str, tuple[floa
         "",
         "Coverage of the 90 % interval of k:",
         "",
-        table(head, [[name, *_share(c, j.covers)] for name, j in list(methods.items())[:3]]),
+        table(head, [[name, *_share(c, j.covers)] for name, j in intervals.items()]),
         "",
-        f"Median width of that interval, upper / lower end (at most {CAP:.0f}):",
+        f"Median width of that interval, upper / lower end (both at most {CAP:.0f} × what is done: `never` has no width):",
         "",
-        table(head, [[name, *_width(c, j.width)] for name, j in list(methods.items())[:3]]),
+        table(head, [[name, *_width(c, j.width)] for name, j in intervals.items()]),
         "",
         "By table (curve alone): median error, and coverage over all shares:",
         "",
