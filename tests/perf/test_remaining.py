@@ -48,6 +48,14 @@ def test_both_lie_between_and_the_surer_one_counts_more() -> None:
     assert params[0, R_MEDIAN] < 110
 
 
+def test_the_users_word_is_better_than_nothing_and_worse_than_progress() -> None:
+    params = estimate_remaining([100.0, 100.0, 700.0], [0, 50, 0], [np.nan, 100, np.nan], points=100, announced_s=600.0)
+    # Alone: 600 − 100. With half of the work done in 100 s: nearly 100. Outrun: as long again.
+    assert params[:, R_MEDIAN] == pytest.approx([500.0, 101.0, 700.0], rel=0.01)
+    assert params[0, R_STATUS] == Status.FEW_POINTS
+    assert np.isnan(params[0, [R_BY_PROGRESS, R_BY_HISTORY]]).all()
+
+
 def test_quantiles_are_in_order() -> None:
     params = estimate_remaining([100.0, 0.0], [10, 0], [100, 0], like=[[5.0, 500.0, 900.0], [5.0, 500.0, 900.0]])
     assert np.all(np.diff(params[:, [R_Q05, R_Q25, R_MEDIAN, R_Q75, R_Q95]], axis=1) > 0)

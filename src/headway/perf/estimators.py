@@ -52,6 +52,8 @@ class JobHistory:
     units_per_s: float = np.nan
     like_s: Sequence[float] = ()
     """Run times of ended jobs that are like it (`History.like`)."""
+    announced_s: float = np.nan
+    """The run time that its user announced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def answer(
     inverse: bool = False,
     calibration: Calibration | None = None,
 ) -> Answer:
-    """Estimate for a batch. SPEED has the given form; REMAINING takes progress and history.
+    """Estimate for a batch. SPEED has the given form; REMAINING takes progress, history and the user's word.
 
     CURVE is the curve of the accuracy where a job reports one, else of its loss; `of_accuracy` insists on one of the two. With
     `inverse` it is taken for Optimus' curve: what policies that are defined by it need, and simulated jobs whose loss is made so.
@@ -137,5 +139,6 @@ def _remaining(jobs: Sequence[JobHistory]) -> Answer:
         rate=np.array([job.units_per_s for job in jobs]),
         points=np.array([max(len(job.k), 1) for job in jobs]),
         like=[job.like_s for job in jobs],
+        announced_s=np.array([job.announced_s for job in jobs]),
     )
     return Answer(params, params[:, R_STATUS].astype(np.int64))

@@ -7,7 +7,9 @@ rate`). Young jobs know little of their rate: the log standard deviation is `RAT
 the first group with GROUP_MIN members. What is left is the distribution of their run times beyond what this job has run
 already, less that.
 
-**Both.** Medians are averaged in log space by precision (1/variance), where history's variance comes from its quartiles.
+**By the user's word.** The run time that was announced, less what has run; users are off by a factor of two either way.
+
+**Together.** Medians are averaged in log space by precision (1/variance), where history's variance comes from its quartiles.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ KEPT_MAX = 256
 """The newest run times that a group remembers."""
 RATE_LOG_SD, RATE_LOG_SD_MIN = 0.5, 0.03
 HISTORY_LOG_SD_MIN = 0.1
+USER_LOG_SD = 0.7
 BEYOND_LOG_SD = 1.0
-"""Where a job has outrun all of its like: it is expected to take as long again, give or take."""
+"""Where a job has outrun all of its like, or its user's word: it is expected to take as long again, give or take."""
 LEVELS = ((R_Q05, 0.05), (R_Q25, 0.25), (R_MEDIAN, 0.5), (R_Q75, 0.75), (R_Q95, 0.95))
 
 
@@ -97,6 +100,14 @@ def _by_progress(run_s: Floats, done: Floats, total: Floats, rate: Floats, point
     return np.where(known, left, np.nan), np.where(known, sd, np.nan)
 
 
+def _by_word(announced_s: Floats, run_s: Floats) -> tuple[Floats, Floats]:
+    """Median of what is left (s) and its log standard deviation; NaN where nothing was announced."""
+    said = np.isfinite(announced_s) & (announced_s > 0)
+    within = said & (announced_s > run_s)
+    left = np.where(within, announced_s - run_s, np.where(said, np.maximum(run_s, 1.0), np.nan))
+    return left, np.where(within, USER_LOG_SD, np.where(said, BEYOND_LOG_SD, np.nan))
+
+
 def estimate_remaining(
     run_s: ArrayLike,
     done: ArrayLike,
@@ -105,6 +116,7 @@ def estimate_remaining(
     rate: ArrayLike = np.nan,
     points: ArrayLike = 1,
     like: Sequence[Sequence[float]] | None = None,
+    announced_s: ArrayLike = np.nan,
 ) -> Floats:
     """(jobs × 8) REMAINING vectors (`headway.perf.params`).
 
@@ -114,15 +126,17 @@ def estimate_remaining(
         rate: units per second measured lately on its present shape; NaN: the mean so far.
         points: how many observations of progress there were.
         like: for each job the run times of its like (`History.like`).
+        announced_s: the run time that the user announced; NaN or 0: none.
     """
-    run, d, u, v, n = (np.asarray(x, np.float64) for x in np.broadcast_arrays(run_s, done, total, rate, points))
-    run = np.maximum(np.nan_to_num(np.atleast_1d(run)), 0.0)
-    d, u, v, n = (np.atleast_1d(x) for x in (d, u, v, n))
+    columns = np.broadcast_arrays(run_s, done, total, rate, points, announced_s)
+    run, d, u, v, n, word = (np.atleast_1d(np.asarray(x, np.float64)) for x in columns)
+    run = np.maximum(np.nan_to_num(run, posinf=0.0), 0.0)
     progress, progress_sd = _by_progress(run, d, u, v, n)
     groups = like if like is not None else [()] * len(run)
     history, history_sd = np.array([_by_history(times, r) for times, r in zip(groups, run, strict=True)]).reshape(-1, 2).T
-    weights = np.nan_to_num(np.stack([progress_sd**-2.0, history_sd**-2.0]))
-    logs = np.log(np.maximum(np.nan_to_num(np.stack([progress, history]), nan=1.0), 1e-6))
+    user, user_sd = _by_word(word, run)
+    weights = np.nan_to_num(np.stack([progress_sd**-2.0, history_sd**-2.0, user_sd**-2.0]))
+    logs = np.log(np.maximum(np.nan_to_num(np.stack([progress, history, user]), nan=1.0), 1e-6))
     mass = weights.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = np.where(mass > 0, (weights * logs).sum(0) / mass, np.nan)
@@ -133,5 +147,6 @@ def estimate_remaining(
     params[progress == 0, :R_BY_PROGRESS] = 0.0
     params[:, R_BY_PROGRESS], params[:, R_BY_HISTORY] = progress, history
     params[:, R_STATUS] = np.where(mass > 0, Status.OK, Status.NO_DATA)
-    params[(mass > 0) & np.isnan(progress) & (np.array([len(g) for g in groups]) < GROUP_MIN), R_STATUS] = Status.FEW_POINTS
+    few = np.array([len(g) for g in groups]) < GROUP_MIN
+    params[(mass > 0) & np.isnan(progress) & few, R_STATUS] = Status.FEW_POINTS
     return params
