@@ -113,7 +113,8 @@ def page(league: Json, results: Json) -> str:
         "Written by `python bench/league/run.py`; do not edit. Every policy with its default parameters on the frozen workloads",
         f"of `bench/league/league.toml`, seeds {seeds[0]} to {seeds[-1]} (development uses 0 to 99). Figures are medians over",
         "the seeds; the change of the mean JCT is paired, run by run, with a bootstrap interval of 95 %, against",
-        f"`{league['baseline']}`: an interval that holds 0 says nothing. × bound is the mean JCT over a lower bound that no schedule can beat",
+        f"`{league['baseline']}`: one that holds 0 says nothing. × bound is the mean JCT over a lower bound that no",
+        "schedule can beat",
         "([metrics](metrics.md)); `oracle-srtf` knows the true durations. To enter, add a policy to `league.toml` and run it.",
         "",
     ]
