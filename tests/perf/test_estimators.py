@@ -46,7 +46,7 @@ def test_curves_of_accuracy_where_there_is_one_else_of_loss() -> None:
 
 
 def test_policies_defined_by_optimus_curve_get_it() -> None:
-    params = answer(Estimator.CURVE, [JobHistory(k=K, loss=LOSS)], inverse=True).params[0]
+    params = answer(Estimator.INVERSE, [JobHistory(k=K, loss=LOSS)]).params[0]
     # 2/(1 + 0.2 k) + 0.3: b0 = 0.1, b1 = 0.5, b2 = 0.3
     assert forecast.inverse_of(params) == pytest.approx([0.1, 0.5, 0.3], rel=0.05)
 

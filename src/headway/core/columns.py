@@ -157,6 +157,8 @@ class Estimator(IntEnum):
     REMAINING = 0
     CURVE = 1
     SPEED = 2
+    INVERSE = 3
+    """Optimus' curve 1/(b0·k + b1) + b2 of the loss (Peng et al., EuroSys 2018)."""
 
 
 ESTIMATORS = len(Estimator)

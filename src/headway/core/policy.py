@@ -13,7 +13,10 @@ Memo = Any
 
 
 class Policy(Protocol):
-    """`decide` reads no clock and does no I/O: the same view and memo give the same plan."""
+    """`decide` reads no clock and does no I/O: the same view and memo give the same plan.
+
+    A policy that requests estimates has an attribute `asks = True`: observations are kept for such a policy only.
+    """
 
     @property
     def name(self) -> str:

@@ -70,18 +70,19 @@ def answer(
     *,
     of_accuracy: bool | None = None,
     form: Form = Form.OPTIMUS,
-    inverse: bool = False,
     calibration: Calibration | None = None,
 ) -> Answer:
     """Estimate for a batch. SPEED has the given form; REMAINING takes progress, history and the user's word.
 
-    CURVE is the curve of the accuracy where a job reports one, else of its loss; `of_accuracy` insists on one of the two. With
-    `inverse` it is taken for Optimus' curve: what policies that are defined by it need, and simulated jobs whose loss is made so.
+    CURVE is the curve of the accuracy where a job reports one, else of its loss; `of_accuracy` insists on one of the two. INVERSE
+    is Optimus' curve, of the loss unless `of_accuracy`: for policies that are defined by it, and jobs whose loss is made so.
     `calibration` replaces the factors on the spreads that real runs need (`calibrate.NAIVE`: none, for simulated curves).
     """
     match kind:
         case Estimator.CURVE:
-            return _curves(jobs, of_accuracy, inverse, calibration)
+            return _curves(jobs, of_accuracy, False, calibration)
+        case Estimator.INVERSE:
+            return _curves(jobs, bool(of_accuracy), True, calibration)
         case Estimator.SPEED:
             return _speeds(jobs, form)
         case Estimator.REMAINING:

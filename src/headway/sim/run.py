@@ -13,14 +13,15 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.codec import JournalWriter, encode
-from headway.core.columns import Estimator, EventKind
+from headway.core.columns import EventKind
 from headway.core.events import EventBatch, EventBuffer, concatenate
-from headway.core.plan import Capabilities, Request
+from headway.core.plan import Capabilities
 from headway.core.policy import Memo, Policy, RemembersPolicy
 from headway.core.reconcile import reconcile
 from headway.core.round import Brains, next_round_us, run_round, settled
 from headway.core.state import State
 from headway.metrics.fold import MetricsFold
+from headway.perf.histories import Histories
 from headway.sim.faults import Faults, FaultyLink
 from headway.sim.kernels import BREAKS, FREES
 from headway.sim.world import World
@@ -91,6 +92,8 @@ class Simulation:
         remembers = cast(RemembersPolicy, brains.policy) if hasattr(brains.policy, "fold") else None
         self.fold: Callable[[Memo, EventBatch], Memo] | None = remembers.fold if remembers else None
         self.memo: Memo = remembers.start() if remembers else None
+        self.histories = Histories() if getattr(brains.policy, "asks", False) else None
+        """What the policy's requests are answered from; nothing is kept for a policy that makes none."""
         self.since_round: list[EventBatch] = []
         self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
         self.fresh = False
@@ -108,6 +111,8 @@ class Simulation:
         self.fresh = True
         self.writer.append(batch)
         self.state.apply(batch)
+        if self.histories:
+            self.histories.update(batch)
         if self.fold:
             self.since_round.append(EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts))
 
@@ -195,32 +200,13 @@ class Simulation:
             self.refused += 1
         self._carry_out(result.events, now_us)
         if result.requests:
-            self._record(self.estimates(result.requests, now_us))
+            assert self.histories is not None, f"{self.brains.policy.name} requests estimates: it has to say so (asks = True)"
+            self._record(self.histories.answer(self.state, result.requests, now_us))
         self.fresh, self.surprised = self.surprised, False
 
     def due(self, now_us: int) -> bool:
         """Whether a round is due now that the world has come to `now_us`: not if what was announced for then has become void."""
         return self.fresh or self.wake_us <= now_us or not self.skip
-
-    def estimates(self, requests: tuple[Request, ...], now_us: int) -> EventBatch:
-        """Answer a plan's requests at once: each is journalled, and the time remaining is estimated from the user's word on the
-        run time.
-
-        Curves and speeds have no estimator yet: their requests are journalled and stay open.
-        """
-        events = EventBuffer()
-        J = self.state.J
-        for request in requests:
-            row = self.state.row(request.job)
-            if row is None:
-                continue
-            events.add(now_us, EventKind.ESTIMATE_REQUESTED, request.job, a=int(request.estimator))
-            if request.estimator == Estimator.REMAINING:
-                run = J[c.J_RUN, row] + (now_us - J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else 0)
-                left = max(int(J[c.J_ESTIMATE, row] - run), 0)
-                seconds = np.array([left / US]).view(np.int64)
-                events.add(now_us, EventKind.ESTIMATED, request.job, a=int(request.estimator), b=1, c=left, payload=seconds)
-        return events.take()
 
 
 def round_seed(seed: int, now_us: int) -> int:
