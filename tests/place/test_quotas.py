@@ -21,6 +21,7 @@ from headway.sim.run import Simulation, simulate
 from headway.testing.builders import JobSketch, cluster, job, workload
 from headway.testing.gantt import gantt
 from headway.testing.invariants import verify
+from headway.testing.scenarios import run_scenario, scenario
 from headway.workloads.cluster import Cluster, Queue
 
 KERNELS = {"first-fit": first_fit, "best-fit": best_fit, "consolidated": consolidated, "topology": topology}
@@ -256,3 +257,13 @@ def test_nothing_is_above_its_quota_while_another_waits_below_its_own(spec: str)
         assert shown[0] == shown[1], f"seed {seed}: skipping rounds has changed the schedule"
         assert all(run.refused == 0 for run in runs)
     assert borrowed > 100
+
+
+@pytest.mark.parametrize("spec", ["fifo:sharing=true", "fifo-backfill", "srtf", "drf", "sjf:unfit=skip"])
+def test_quotas_among_faults(spec: str) -> None:
+    """Lost nodes, failing and late starts, repeated and lost reports, cancelled jobs: state, world and journal stay sound."""
+    for seed in range(25):
+        it = scenario(900_000 + seed, spec)
+        half = it.cluster.gpus // 2
+        queues = (Queue("one", half), Queue("two", it.cluster.gpus - half if seed % 2 else None))
+        run_scenario(replace(it, cluster=with_queues(it.cluster, *queues)))
