@@ -57,8 +57,8 @@ def test_drf_with_weights() -> None:
 
 
 def test_drf_takes_from_who_has_more() -> None:
-    """Ann has all four GPUs. When Bob comes with e, f, g, her last two stop for e and f. At 3 it is g's turn before c (she has two)
-    and d."""
+    """Ann has all four GPUs. When Bob comes with e, f, g, her last two stop for e and f. At 3 it is g's turn before c and d: she
+    has two."""
     jobs = [job(f"a{i}", 1, 4) for i in range(4)] + [job(f"b{i}", 1, 2, 1, user=1) for i in range(3)]
     assert drawn("drf", cluster([4]), jobs) == "n0.0 |aaaaddd\nn0.1 |bbbb...\nn0.2 |cffgg..\nn0.3 |deeccc."
 

@@ -60,7 +60,8 @@ def after_claims(
     s.planned[:] = used - st.Q[c.Q_BOOKED]
     if missed or s.M.item(M_UNSELECTED):
         draft.wake_at_us(view.now_us)
-    return order[s.mark[order] == NOBODY]
+    left: Ints = order[s.mark[order] == NOBODY]
+    return left
 
 
 def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, skew_ppm: int = c.NEVER) -> Draft:
