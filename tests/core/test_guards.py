@@ -245,7 +245,7 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
         ("a queue's limit", "Q[c.Q_BOOKED, J[c.J_QUEUE, row]] + dQ[J[c.J_QUEUE, row]] > Q[c.Q_LIMIT, J[c.J_QUEUE, row]]:", "False:", CHECK.format("a queue's limit")),
         ("a queue that shrinks", " and dQ[J[c.J_QUEUE, row]] > 0:", ":", "test_check: test_an_over_full_queue_may_shrink_and_keep_but_not_grow()"),
         ("a place that is claimed", "borrows_from_claim(O, i, OT, J, N, Q, C, dQ, seen):", "False:", CHECK.format("a place that another queue claims")),
-        ("one for one is no borrowing", "if more and dQ[J[c.J_QUEUE, row]] > 0 and", "if more and", NO_CLAIM.format("one for one")),
+        ("one for one is no borrowing", "if quotas and more and dQ[J[c.J_QUEUE, row]] > 0 and", "if quotas and more and", NO_CLAIM.format("one for one")),
         ("a move is no borrowing", "more = not J[c.J_PLACED, row] or O[i, c.O_DATA] > J[c.J_DATA, row]", "more = True",
          "test_check: test_a_move_borrows_nothing_and_growing_does()"),
         ("growing is borrowing", "more = not J[c.J_PLACED, row] or O[i, c.O_DATA] > J[c.J_DATA, row]", "more = not J[c.J_PLACED, row]",

@@ -131,7 +131,7 @@ def test_no_cluster_is_one_line(text: str, message: str) -> None:
         (NODES + "\nqueues: {a: {quota: -1}}", 'c.yaml:2: queues.a.quota: expected a whole number of 0 or more, got "-1"'),
         (NODES + "\nqueues: {a: {quota: 9, limit: 3}}", "c.yaml:2: queues.a.limit: expected a limit of at least the quota 9"),
         (NODES + "\nqueues: {a: {parent: b}}", "c.yaml:2: queues.a.parent: expected a queue of this file, got"),
-        (NODES + "\nqueues: {a: {parent: b}, b: {parent: a}}", "queues.a.parent: expected at most 16 levels of queues"),
+        (NODES + "\nqueues: {a: {parent: b}, b: {parent: a}}", "c.yaml:2: queues.a.parent: expected at most 16 levels of queues"),
         (NODES + "\nqueues: {a: {}, a: {}}", "c.yaml:2: queues.a: given twice (first on line 2)"),
         (NODES + "\nnodes: []", "c.yaml:2: nodes: given twice (first on line 1)"),
         ("nodes: &x [{gpus: 8}]", "c.yaml:1: not valid YAML: anchors (&) and aliases (*) are not allowed"),

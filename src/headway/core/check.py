@@ -165,6 +165,9 @@ def check_plan(
     zero before and after."""
     bad, where = V_OK, -1
     done = 0
+    quotas = False
+    for q in range(C[c.C_QUEUES]):
+        quotas = quotas or Q[c.Q_QUOTA, q] >= 0
     for i in range(count):
         done = i
         bad = check_entry(O, i, OT, J, T, N, C, fractions, uneven)
@@ -195,7 +198,7 @@ def check_plan(
                 if Q[c.Q_BOOKED, J[c.J_QUEUE, row]] + dQ[J[c.J_QUEUE, row]] > Q[c.Q_LIMIT, J[c.J_QUEUE, row]]:
                     bad, where = V_QUOTA, i
             more = not J[c.J_PLACED, row] or O[i, c.O_DATA] > J[c.J_DATA, row]
-            if more and dQ[J[c.J_QUEUE, row]] > 0 and borrows_from_claim(O, i, OT, J, N, Q, C, dQ, seen):
+            if quotas and more and dQ[J[c.J_QUEUE, row]] > 0 and borrows_from_claim(O, i, OT, J, N, Q, C, dQ, seen):
                 bad, where = V_BORROWED, i
             for k in range(O[i, c.O_TASKS]):
                 t = O[i, c.O_TASK0] + k
@@ -220,14 +223,13 @@ def borrows_from_claim(O: Table, i: int, OT: Table, J: Table, N: Table, Q: Table
     """Whether override `i` takes its queue above its quota by a place that the first waiting job of another queue, by priority
     and then arrival, could have had as it is, and would stay within its quota with.
 
-    Only where queues have quotas; without one, a queue has a quota of 0 then. Jobs of unequal tasks are not looked at.
+    Asked only where queues have quotas; without one, a queue has a quota of 0 then. Jobs of unequal tasks are not looked at.
     """
     row = O[i, c.O_ROW]
-    queue, quotas, claimed = J[c.J_QUEUE, row], False, False
+    queue, claimed = J[c.J_QUEUE, row], False
     for q in range(C[c.C_QUEUES]):
-        quotas = quotas or Q[c.Q_QUOTA, q] >= 0
         claimed = claimed or (q != queue and Q[c.Q_WAITING, q] > 0 and Q[c.Q_BOOKED, q] + dQ[q] < Q[c.Q_QUOTA, q])
-    if not quotas or not claimed or Q[c.Q_BOOKED, queue] + dQ[queue] <= max(Q[c.Q_QUOTA, queue], 0):
+    if not claimed or Q[c.Q_BOOKED, queue] + dQ[queue] <= max(Q[c.Q_QUOTA, queue], 0):
         return False
     kinds = 0
     for k in range(O[i, c.O_TASKS]):

@@ -7,7 +7,7 @@ from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_OVER_QUOTA, R_RESERVED, STOPPING, UP
 from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import inner, kernel
-from headway.place.assign import M_MORE, M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
+from headway.place.assign import M_MORE, M_OVERRIDES, M_READY, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, clear, copy_layer, copy_room, give_mask, lowest_bits, take_mask
 from headway.place.shared import place_shared
 
@@ -26,8 +26,8 @@ def may_start(J: Table, row: int, now: int, M: Ints) -> bool:
 @kernel
 def start_with(N: Table, B: Table, C: Ints, planned: Ints, A: Table, AB: Table, M: Ints) -> None:
     """The room and what is planned for each queue (milli) at the start of a pass: as the claims of queues left them, if they
-    have written anything, else what nobody wants, and nothing."""
-    if M[M_OVERRIDES] == 0:
+    have been served, else what nobody wants, and nothing."""
+    if M[M_READY] == 0:
         copy_room(N, B, C, A, AB)
         clear(planned)
 

@@ -14,7 +14,7 @@ from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_OVER_QUOTA, R_PREEMPTED, STOPPING
 from headway.core.columns import ROW_MASK
 from headway.core.jit import ctz, kernel, popcount
-from headway.place.assign import M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
+from headway.place.assign import M_READY, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
 from headway.place.gang import copy_layer, copy_room
 from headway.place.passes import free_gpus, may_start, release_room, same_demand, say_why
 from headway.place.ranked import EVICTED, NOBODY, POOLED, evict_losers, on_up_nodes
@@ -140,8 +140,6 @@ def place_over(
         if joined == 0:
             copy_layer(A, AB, P, PB, C)
             pool_gpus = free_gpus(A, N, C)
-            for g in range(C[c.C_GPUS]):
-                owner[g] = -1
         joined += 1
         pool_gpus += J[c.J_GPUS, victim]
         victims[size - joined] = victim
@@ -235,10 +233,14 @@ def serve_claims(
 @kernel
 def begin(
     placed: Ints, placed_count: int, J: Table, T: Table, N: Table, G: Table, Q: Table, B: Table, C: Ints, used: Ints,
-    A: Table, AB: Table, mark: Ints,
+    A: Table, AB: Table, owner: Ints, mark: Ints, M: Ints,
 ) -> None:  # fmt: skip
-    """Set out: the room that nobody wants, what each queue has, and which placed jobs may give way."""
+    """Set out: the room that nobody wants, what each queue has, and which placed jobs may give way. An owner of a GPU counts only
+    while it is in the pool, so owners are cleared once."""
     copy_room(N, B, C, A, AB)
+    M[M_READY] = 1
+    for g in range(C[c.C_GPUS]):
+        owner[g] = -1
     for q in range(C[c.C_QUEUES]):
         used[q] = Q[c.Q_BOOKED, q]
     for row in range(C[c.C_ROWS]):

@@ -42,7 +42,7 @@ def place_claims(
     """Serve the queues that claim what is theirs, before a pass: `waiting` and `placed` are keys or rows by rank. How many
     claims could not be served."""
     s, st = draft.scratch, view.state
-    begin(placed, len(placed), st.J, st.T, st.N, st.G, st.Q, st.B, st.C, used, s.A, s.AB, s.mark)
+    begin(placed, len(placed), st.J, st.T, st.N, st.G, st.Q, st.B, st.C, used, s.A, s.AB, s.owner, s.mark, s.M)
     return serve_claims(
         waiting, len(waiting), placed, len(placed), kernel, skew_ppm, in_turn, sharing, view.now_us, st.J, st.T, st.N, st.Q,
         st.C, used, stuck, s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.victims, s.O, s.OT, s.M,
