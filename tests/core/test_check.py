@@ -527,6 +527,9 @@ def claim_of(what: str) -> None:
     elif what == "over its quota":
         desk.submit(8, queue=1, data=2)
         desk.run(8, [(1, [0]), (1, [1])])
+    elif what == "one for one":
+        desk.submit(8)
+        desk.run(8, [(0, [3])])
     draft = desk.draft()
     draft.place(0, [0], [[1]])
     if what == "one for one":
@@ -556,10 +559,12 @@ def test_a_move_borrows_nothing_and_growing_does() -> None:
     desk = Desk((4, 4), limits=(-1, -1), quotas=(0, 2000))
     desk.submit(0, data=1, data_min=1, data_max=2)
     desk.run(0, [(0, [0])])
+    desk.submit(2, cpu_task=100)
     desk.submit(7, queue=1)
     draft = desk.draft()
     draft.place(0, [1], [[0]])
-    assert desk.check(draft.plan()) is None
+    draft.place(2, [0], [[1]])
+    assert desk.check(draft.plan()) is None, "job 0 only moves, and job 2 has too few cpus for job 7"
     draft = desk.draft()
     draft.place(0, [1, 1], [[0], [1]], data=2)
     found = desk.check(draft.plan())
