@@ -234,7 +234,7 @@ def random_run(seed: int) -> tuple[Cluster, list[JobSketch]]:
 def test_nothing_is_above_its_quota_while_another_waits_below_its_own(spec: str) -> None:
     kernel = spec.partition("placement=")[2] or "consolidated"
     borrowed = 0
-    for seed in range(40):
+    for seed in range(20):
         where, jobs = random_run(seed)
         load = workload(jobs, kinds=where.kinds, users=("ann", "bob"), queues=("a", "b", "c"))
         policy = Watched(make_policy(spec))
@@ -256,7 +256,7 @@ def test_nothing_is_above_its_quota_while_another_waits_below_its_own(spec: str)
         shown = [gantt(run.journal) for run in runs if run.journal is not None]
         assert shown[0] == shown[1], f"seed {seed}: skipping rounds has changed the schedule"
         assert all(run.refused == 0 for run in runs)
-    assert borrowed > 100
+    assert borrowed > 50
 
 
 @pytest.mark.parametrize("spec", ["fifo:sharing=true", "fifo-backfill", "srtf", "drf", "sjf:unfit=skip"])
