@@ -1,51 +1,28 @@
 """A whole policy in plain Python, to be copied: the smallest gang first, nobody is stopped for another."""
 
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
-
-from headway.core import columns as c
-from headway.core.columns import NodePhase, Phase, Reason
+from headway.core.columns import Phase, Reason
 from headway.core.plan import Plan
-from headway.core.view import ClusterView, gpus_of
+from headway.core.view import ClusterView
 
 
-@dataclass(frozen=True)
 class SmallestFirst:
-    name: str = "smallest-first"
+    name = "smallest-first"
 
-    def decide(self, view: ClusterView, memo: Any) -> Plan:
-        draft, J, T, N = view.draft(), view.state.J, view.state.T, view.state.N
-        # What nobody wants on each node that is up: GPUs, cpus, memory.
-        up = [node.number for node in view.nodes() if node.phase == NodePhase.UP]
-        room = {
-            n: [gpus_of(int(N[c.N_FREE_MASK, n])), *(N[[c.N_CPU_MAX, c.N_MEM_MAX], n] - N[[c.N_CPU, c.N_MEM], n])] for n in up
-        }
-        waiting = [job for job in view.jobs() if job.phase == Phase.QUEUED and not job.place]
+    def decide(self, view: ClusterView, memo: object) -> Plan:
+        draft, room = view.draft(), {node.number: node for node in view.nodes()}
+        waiting = [job for job in view.jobs() if job.phase == Phase.QUEUED and not job.place and not job.hold]
         for job in sorted(waiting, key=lambda job: (-job.priority, job.gpus, job.id)):
-            if J[c.J_HOLD, job.row]:  # its owner wants it to wait
+            if job.retry_at_s is not None:  # it has failed, and is to be tried again later
+                draft.wake_at(job.retry_at_s)
                 continue
-            if J[c.J_NOT_BEFORE, job.row] > view.now_us:  # it has failed, and is to be tried again later
-                draft.wake_at_us(int(J[c.J_NOT_BEFORE, job.row]))
-                continue
-            left, nodes, gpus = deepcopy(room), [], []
-            first = J[c.J_TASK0, job.row]
-            for task in T[:, first : first + job.tasks].T:
-                need = -(-int(task[c.T_GPU]) // c.WHOLE)
-                kinds = int(J[c.J_KIND_MASK, job.row]) if need else -1
-                fits = [
-                    n for n, (free, cpu, mem) in left.items()
-                    if len(free) >= need and cpu >= task[c.T_CPU] and mem >= task[c.T_MEM] and kinds >> int(N[c.N_KIND, n]) & 1
-                ]  # fmt: skip
-                if not fits:
-                    break
-                node = min(fits, key=lambda n: (len(left[n][0]), n))  # the fullest node
-                free, cpu, mem = left[node]
-                left[node] = [free[need:], cpu - task[c.T_CPU], mem - task[c.T_MEM]]
-                nodes.append(node)
-                gpus.append(free[:need])
-            if len(nodes) == job.tasks:  # the whole gang, or nobody
-                draft.place(job, nodes, gpus)
+            left, place = dict(room), []
+            for task in job.demands:
+                node = min((n for n in left.values() if n.has_room_for(task)), key=lambda n: (n.free, n.number), default=None)
+                if node is not None:  # the fullest that has room
+                    place.append((node.number, node.free_gpus[: task.gpus]))
+                    left[node.number] = node.less(task)
+            if len(place) == job.tasks:  # the whole gang, or nobody
+                draft.place(job, [node for node, _ in place], [gpus for _, gpus in place])
                 room = left
             else:
                 draft.why(job, Reason.NO_ROOM, job.gpus)

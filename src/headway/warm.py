@@ -75,6 +75,9 @@ def warm_rest() -> None:
     state.C[c.C_WAITING] = 1
     for name in REGISTRY:
         make_policy(name).decide(ClusterView(state, 0, 0), None)
+    make_policy("sjf:unfit=skip").decide(ClusterView(state, 0, 0), None)
+    state.Q[c.Q_QUOTA] = 0
+    make_policy("srtf").decide(ClusterView(state, 0, 0), None)
 
 
 PARTS: dict[str, Callable[[], None]] = {"core": warm_core, "rest": warm_rest}

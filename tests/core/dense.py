@@ -12,6 +12,7 @@ from headway.core import columns as c
 from headway.core.bitmap import members
 from headway.core.check import (
     V_BAD_GPU,
+    V_BORROWED,
     V_CPU,
     V_ENDED,
     V_FRACTION,
@@ -90,6 +91,7 @@ class Desk:
         mem: int = 64 * GB,
         kinds: Sequence[int] = (),
         limits: Sequence[int] = (-1,),
+        quotas: Sequence[int] = (),
         share_limit: int = c.WHOLE,
         racks: Sequence[int] = (),
         audited: bool = True,
@@ -112,7 +114,7 @@ class Desk:
             self.emit(EventKind.NODE_ADDED, n, payload=(racks[n], kinds[n], count, first, cpus, mem, 10**9))
             first += count
         for q, limit in enumerate(limits):
-            self.emit(EventKind.QUEUE_SET, q, payload=(-1, limit, 1, -1))
+            self.emit(EventKind.QUEUE_SET, q, payload=(quotas[q] if quotas else -1, limit, 1, -1))
 
     # -- events ---------------------------------------------------------------------------------------------------
     def emit(
@@ -521,7 +523,47 @@ def faults_together(state: State, entries: Sequence[Entry]) -> set[int]:
         faults |= {V_GPU} if gpu_milli[g] > limit else set()
     limits = state.Q[c.Q_LIMIT].tolist()
     faults |= {V_QUOTA for q, limit in enumerate(limits) if limit >= 0 and grown[q] > 0 and queue[q] > limit}
+    faults |= {V_BORROWED} if takes_a_claimed_place(state, entries, queue, grown) else set()
     return faults
+
+
+def takes_a_claimed_place(state: State, entries: list[Entry], queue: Counter[int], grown: Counter[int]) -> bool:
+    """Whether a place that takes its queue above its quota would suit the first waiting job of a queue below its own."""
+    quotas = [int(quota) for quota in state.Q[c.Q_QUOTA]]
+    if max(quotas) < 0:
+        return False
+    moved = {e.row for e in entries if e.op in (Op.PLACE, Op.RELEASE, Op.FINISH)}
+    jobs = [dict(zip(c.JOB_COLUMN_NAMES, state.J[:, row].tolist(), strict=True)) | {"row": int(row)} for row in state.live_rows()]
+    job_at = {j["row"]: j for j in jobs}
+    waiting = [j for j in jobs if j["phase"] == Phase.QUEUED and not j["placed"] and j["row"] not in moved]
+    waiting = [j for j in waiting if not j["hold"] and j["gpus"]]
+    for q, quota in enumerate(quotas):
+        first = min((j for j in waiting if j["queue"] == q), key=lambda j: (-j["priority"], j["id"]), default=None)
+        if first is None or first["not_before"] > state.C[c.C_NOW] or first["details"] or first["servers"] or first["share"]:
+            continue
+        after, limit = queue[q] + first["gpus"] * c.WHOLE, int(state.Q[c.Q_LIMIT, q])
+        if after > quota or 0 <= limit < after:
+            continue
+        for e in entries:
+            if e.op != Op.PLACE:
+                continue
+            j = job_at[e.row]
+            own = j["queue"]
+            borrows = own != q and grown[own] > 0 and queue[own] > max(quotas[own], 0) and (not j["placed"] or e.data > j["data"])
+            plain = not (j["details"] or j["share"] or j["alt_gpu"])
+            kinds = {int(state.N[c.N_KIND, node]) for node, mask, _ in e.tasks if mask}
+            small = all(first[column] <= j[column] for column in ("gpu_task", "cpu_task", "mem_task"))
+            enough = first["workers"] <= e.data * j["pipeline"] * j["tensor"]
+            if (
+                borrows
+                and plain
+                and small
+                and enough
+                and len(kinds) == 1
+                and all(first["kind_mask"] >> kind & 1 for kind in kinds)
+            ):
+                return True
+    return False
 
 
 def dense_check(state: State, plan: Plan, *, fractions: bool = True, uneven: bool = True) -> tuple[set[int], int]:
@@ -551,6 +593,7 @@ def random_desk(r: random.Random, *, steps: int = 25, audited: bool = False, lim
         cpus=r.choice((3000, 8000)),
         mem=r.choice((3, 64)) * GB,
         limits=limits or (-1, r.choice((-1, 2000, 4000))),
+        quotas=(-1, 2000) if sum(sizes) % 2 else (),
         share_limit=r.choice((c.WHOLE, 900)),
         audited=audited,
     )

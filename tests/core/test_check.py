@@ -12,6 +12,7 @@ from tests.core.dense import GB, Desk, dense_check, entries_of, random_desk, ran
 from headway.core import columns as c
 from headway.core.check import (
     V_BAD_GPU,
+    V_BORROWED,
     V_CPU,
     V_ENDED,
     V_FRACTION,
@@ -163,6 +164,11 @@ CASES: dict[str, tuple[int, Act, Act]] = {
         V_QUOTA,
         plan(put(6, (0, [1])), put(7, (0, [2]), (0, [3]), (1, [1])), before=sub(7, queue=1, data=3)),
         plan(put(6, (0, [1])), put(7, (0, [2]), (0, [3])), before=sub(7, queue=1, data=2)),
+    ),
+    "a place that another queue claims": (
+        V_BORROWED,
+        plan(ONE, before=lambda d: d.emit(K.QUEUE_SET, 1, payload=(1000, 3000, 1, -1))),
+        plan(ONE, before=lambda d: d.emit(K.QUEUE_SET, 1, payload=(0, 3000, 1, -1))),
     ),
     "a whole GPU for a job that does not share and asks for a part": (
         V_SHARE,
@@ -474,8 +480,100 @@ def test_check_agrees_with_the_twin_on_random_plans() -> None:
     assert set(seen) >= {V_FRACTION, V_NOT_PLACED, V_OP, V_RULE, V_ENDED}
 
 
+CLAIMS: dict[str, tuple[dict[str, int], bool]] = {
+    "as large": ({}, True),
+    "of lower priority than nobody": ({"priority": 1}, True),
+    "a gang": ({"data": 2}, False),
+    "more GPUs": ({"gpu_task": 2000}, False),
+    "more cpus": ({"cpu_task": 1500}, False),
+    "more memory": ({"mem_task": 2 * GB}, False),
+    "another kind": ({"kind_mask": 2}, False),
+    "with a server": ({"sync": 2, "servers": 1}, False),
+    "shares": ({"gpu_task": 500, "share": 1}, False),
+    "no GPU": ({"gpu_task": 0}, False),
+}
+"""What job 7 of queue 1 asks for, and whether it claims the place of job 0 (one GPU of kind 0, no cpus, no memory)."""
+
+
+def quota_desk(**columns: int) -> Desk:
+    """Queue 0 has the one GPU that it is guaranteed; its job 0 would borrow. Queue 1, with two guaranteed, has nothing."""
+    desk = Desk((4, 4), kinds=(0, 1), cpus=4000, mem=4 * GB, limits=(-1, -1), quotas=(1000, 2000))
+    desk.submit(0)
+    desk.submit(1)
+    desk.run(1, [(0, [0])])
+    desk.submit(7, queue=1, **columns)
+    return desk
+
+
+@pytest.mark.parametrize("what", CLAIMS)
+def test_a_place_is_claimed_by_a_job_that_could_have_it_as_it_is(what: str) -> None:
+    columns, refused = CLAIMS[what]
+    desk = quota_desk(**columns)
+    draft = desk.draft()
+    draft.place(0, [0], [[1]])
+    found = desk.check(draft.plan())
+    assert (found.code if found else 0) == (V_BORROWED if refused else 0)
+
+
+def claim_of(what: str) -> None:
+    """Job 7 claims, unless something is in the way."""
+    desk = quota_desk()
+    if what == "held":
+        desk.emit(K.HOLD_SET, 7, a=1)
+    elif what == "over its limit":
+        desk.emit(K.QUEUE_SET, 1, payload=(2000, 500, 1, -1))
+    elif what == "behind a gang":
+        desk.submit(8, queue=1, data=3, priority=90)
+    elif what == "over its quota":
+        desk.submit(8, queue=1, data=2)
+        desk.run(8, [(1, [0]), (1, [1])])
+    elif what == "one for one":
+        desk.submit(8)
+        desk.run(8, [(0, [3])])
+    draft = desk.draft()
+    draft.place(0, [0], [[1]])
+    if what == "one for one":
+        draft.release(1)
+    elif what == "placed with it":
+        draft.place(7, [0], [[2]])
+    assert desk.check(draft.plan()) is None, what
+
+
+@pytest.mark.parametrize("what", ["held", "over its limit", "behind a gang", "over its quota", "one for one", "placed with it"])
+def test_what_is_no_claim(what: str) -> None:
+    claim_of(what)
+
+
+def test_a_claim_of_more_than_the_quota() -> None:
+    desk = Desk((4, 4), limits=(-1, -1), quotas=(0, 2000))
+    desk.submit(0, data=2)
+    desk.submit(6, queue=1)
+    desk.run(6, [(1, [0])])
+    desk.submit(7, queue=1, data=2)
+    draft = desk.draft()
+    draft.place(0, [0, 0], [[0], [1]])
+    assert desk.check(draft.plan()) is None
+
+
+def test_a_move_borrows_nothing_and_growing_does() -> None:
+    desk = Desk((4, 4), limits=(-1, -1), quotas=(0, 2000))
+    desk.submit(0, data=1, data_min=1, data_max=2)
+    desk.run(0, [(0, [0])])
+    desk.submit(2, cpu_task=100)
+    desk.submit(7, queue=1)
+    draft = desk.draft()
+    draft.place(0, [1], [[0]])
+    draft.place(2, [0], [[1]])
+    assert desk.check(draft.plan()) is None, "job 0 only moves, and job 2 has too few cpus for job 7"
+    draft = desk.draft()
+    draft.place(0, [1, 1], [[0], [1]], data=2)
+    found = desk.check(draft.plan())
+    assert found is not None and found.code == V_BORROWED
+
+
 @pytest.mark.parametrize(
-    "name", ["fifo", "fifo-backfill:depth=3", "srtf", "las:quantum=5", "tiresias:threshold=5", "srtf:placement=topology"]
+    "name",
+    ["fifo", "fifo-backfill:depth=3", "srtf", "las:quantum=5", "tiresias:threshold=5", "srtf:placement=topology", "sjf", "drf"],
 )
 def test_plans_of_policies_hold_and_broken_ones_are_found(name: str) -> None:
     policy = make_policy(name)

@@ -56,6 +56,8 @@ def as_float(x):
 TABLE = "test_apply: test_the_table_of_transitions({!r}, K.{}, {}, {})"
 WRONG = "test_apply: test_what_cannot_be_raises_with_the_sentence_and_the_story({!r})"
 CHECK = "test_check: test_each_violation_and_its_neighbour({!r})"
+CLAIM = "test_check: test_a_place_is_claimed_by_a_job_that_could_have_it_as_it_is({!r})"
+NO_CLAIM = "test_check: test_what_is_no_claim({!r})"
 STALE_ENTRY = "test_check: stale_case(lambda d: {}, {})"
 
 
@@ -242,6 +244,26 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
         ("a reason beside a place is no second time", "if not bad and moves and seen[row]:", "if not bad and seen[row]:", CHECK.format("a job twice")),
         ("a queue's limit", "Q[c.Q_BOOKED, J[c.J_QUEUE, row]] + dQ[J[c.J_QUEUE, row]] > Q[c.Q_LIMIT, J[c.J_QUEUE, row]]:", "False:", CHECK.format("a queue's limit")),
         ("a queue that shrinks", " and dQ[J[c.J_QUEUE, row]] > 0:", ":", "test_check: test_an_over_full_queue_may_shrink_and_keep_but_not_grow()"),
+        ("a place that is claimed", "borrows_from_claim(O, i, OT, J, N, Q, C, dQ, seen):", "False:", CHECK.format("a place that another queue claims")),
+        ("one for one is no borrowing", "if quotas and more and dQ[J[c.J_QUEUE, row]] > 0 and", "if quotas and more and", NO_CLAIM.format("one for one")),
+        ("a move is no borrowing", "more = not J[c.J_PLACED, row] or O[i, c.O_DATA] > J[c.J_DATA, row]", "more = True",
+         "test_check: test_a_move_borrows_nothing_and_growing_does()"),
+        ("growing is borrowing", "more = not J[c.J_PLACED, row] or O[i, c.O_DATA] > J[c.J_DATA, row]", "more = not J[c.J_PLACED, row]",
+         "test_check: test_a_move_borrows_nothing_and_growing_does()"),
+        ("a queue without a quota has a quota of none", "max(Q[c.Q_QUOTA, queue], 0)", "Q[c.Q_QUOTA, queue] * 0 + c.NEVER",
+         "test_check: test_a_move_borrows_nothing_and_growing_does()"),
+        ("a held job claims nothing", "able = J[c.J_HOLD, other] == 0 and J[c.J_GPUS, other] > 0", "able = J[c.J_GPUS, other] > 0", NO_CLAIM.format("held")),
+        ("who is placed with it claims nothing", " or seen[other]:", ":", NO_CLAIM.format("placed with it")),
+        ("the first of a queue claims", "J[c.J_PRIORITY, other] > J[c.J_PRIORITY, first]", "False", NO_CLAIM.format("behind a gang")),
+        ("within the quota", "if after <= Q[c.Q_QUOTA, q] and (", "if (", "test_check: test_a_claim_of_more_than_the_quota()"),
+        ("within the limit", "(Q[c.Q_LIMIT, q] < 0 or after <= Q[c.Q_LIMIT, q])", "True", NO_CLAIM.format("over its limit")),
+        ("as many tasks", "J[c.J_WORKERS, one] <= workers and ", "", CLAIM.format("a gang")),
+        ("as many GPUs", "J[c.J_GPU_TASK, one] <= J[c.J_GPU_TASK, other] and ", "", CLAIM.format("more GPUs")),
+        ("a kind that it may use", " and kinds & ~J[c.J_KIND_MASK, one] == 0", "", CLAIM.format("another kind")),
+        ("as many cpus", "J[c.J_CPU_TASK, one] <= J[c.J_CPU_TASK, other] and ", "", CLAIM.format("more cpus")),
+        ("as much memory", " and J[c.J_MEM_TASK, one] <= J[c.J_MEM_TASK, other])", ")", CLAIM.format("more memory")),
+        ("servers need a place too", "        or J[c.J_SERVERS, one]\n", "", CLAIM.format("with a server")),
+        ("shares are not whole", "        or J[c.J_SHARE, one]\n", "", CLAIM.format("shares")),
         ("a node's cpus", "if dN[0, node] > 0 and N[c.N_CPU, node] + dN[0, node] > N[c.N_CPU_MAX, node]:", "if False:", CHECK.format("cpus")),
         ("a node's memory", "if dN[1, node] > 0 and N[c.N_MEM, node] + dN[1, node] > N[c.N_MEM_MAX, node]:", "if False:", CHECK.format("memory")),
         ("a GPU", "if G[c.G_BOOKED, g] + dG[0, g] > limit:", "if False:", CHECK.format("a GPU that is wanted already")),

@@ -26,6 +26,9 @@ class Job:
     restore_s: int = 0
     every_s: int = 0
     kind: str = ""
+    queue: int = 0
+    user: int = 0
+    deadline_s: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -44,6 +47,16 @@ class Node:
     memory_bytes: int = 0
     rack: int = 0
     kind: str = ""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Settings of a queue; the number of a parent is its place in the list."""
+
+    quota: int | None = None
+    limit: int | None = None
+    weight: int = 1
+    parent: int | None = None
 
 
 @dataclass
@@ -65,6 +78,7 @@ class JobState:
     attained: int = 0  # GPU seconds
     started_s: int | None = None  # of the present attempt
     last_stop_s: int | None = None
+    placed_s: int = 0  # when it was last given a place
     promoted_at: int | None = None  # the attained service at which a promoted job was given its place
 
     @property
@@ -92,6 +106,7 @@ class Cluster:
     up: set[int]
     jobs: dict[int, JobState]
     now: int = 0
+    queues: list[Queue] = field(default_factory=lambda: [Queue()])
 
     def live_jobs(self) -> list[JobState]:
         return [s for s in by_number(self.jobs.values()) if s.live]
@@ -126,3 +141,7 @@ def nodes_of(place: Place) -> set[int]:
 
 def tasks_on(place: Place, number: int) -> int:
     return sum(1 for _, node, _ in place if node == number)
+
+
+def arrival(state: JobState) -> tuple[int, int]:
+    return (state.job.submit_s, state.number)

@@ -4,30 +4,61 @@ from __future__ import annotations
 
 from typing import Any
 
-from .model import Cluster, JobState, Place, Plan, gpus_of, nodes_of
-from .placement import booked_on, find_place, make_views
+from .fair import fair_order
+from .model import Cluster, JobState, Place, Plan, arrival, gpus_of, nodes_of
+from .placement import find_place, make_views
+from .quotas import has_quotas, pass_within_quotas, place_on_pool, release_losers, serve_claims, within_limit
 
 Params = dict[str, Any]
 
 
+PREEMPTIVE = ("srtf", "oracle-srtf", "las", "tiresias")
+
+
 def decide(cluster: Cluster, policy: str, params: Params, kernel: str) -> Plan:
-    if policy == "fifo":
-        return fifo(cluster, kernel)
-    if policy == "fifo-backfill":
-        return fifo_backfill(cluster, kernel, params["depth"])
     if policy == "tiresias":
         kernel = "consolidated"
-    rankable = [s for s in cluster.live_jobs() if s.placed or s.waiting]
-    ranked = sorted(rankable, key=lambda s: rank(s, policy, params, cluster.now))
-    plan = preemptive_pass(cluster, ranked, kernel)
+    if policy in PREEMPTIVE or (policy in ("edf", "drf", "borg-fair") and params.get("preempt", True)):
+        plan = with_preemption(cluster, policy, params, kernel)
+    else:
+        plan = without_preemption(cluster, policy, params, kernel)
     if policy == "tiresias":
-        promoted = {n for n in plan.places if is_promoted(cluster.jobs[n], params, cluster.now)}
-        plan.promoted = promoted
+        plan.promoted = {n for n in plan.places if is_promoted(cluster.jobs[n], params, cluster.now)}
     return plan
 
 
-def arrival(state: JobState) -> tuple[int, int]:
-    return (state.job.submit_s, state.number)
+def with_preemption(cluster: Cluster, policy: str, params: Params, kernel: str) -> Plan:
+    rankable = [s for s in cluster.live_jobs() if s.placed or s.waiting]
+    if policy in ("drf", "borg-fair"):
+        ranked = fair_order(cluster, rankable, [], policy, params)
+    else:
+        ranked = sorted(rankable, key=lambda s: rank(s, policy, params, cluster.now))
+    if any(queue.quota is not None or queue.limit is not None for queue in cluster.queues):
+        return pass_within_quotas(cluster, ranked, kernel)
+    return preemptive_pass(cluster, ranked, kernel)
+
+
+def without_preemption(cluster: Cluster, policy: str, params: Params, kernel: str) -> Plan:
+    waiting = [s for s in cluster.live_jobs() if s.waiting]
+    if policy in ("drf", "borg-fair"):
+        queue = fair_order(cluster, waiting, [s for s in cluster.live_jobs() if s.placed], policy, params)
+    elif policy in ("fifo", "fifo-backfill"):
+        queue = sorted(waiting, key=lambda s: (-s.job.priority, arrival(s)))
+    else:
+        queue = sorted(waiting, key=lambda s: rank(s, policy, params, cluster.now))
+    plan = Plan()
+    wanted = cluster.wanted()
+    if has_quotas(cluster):
+        serve_claims(cluster, kernel, plan, wanted, queue, in_turn=policy in ("fifo", "fifo-backfill"))
+        queue = [s for s in queue if s.number not in plan.places]
+    unfit = {"fifo": "block", "fifo-backfill": "backfill"}.get(policy) or params.get("unfit", "backfill")
+    if unfit == "block":
+        block(cluster, kernel, plan, wanted, queue)
+    elif unfit == "skip":
+        skip(cluster, kernel, plan, wanted, queue)
+    else:
+        easy_backfill(cluster, kernel, plan, wanted, queue, params.get("depth", 1000))
+    return plan
 
 
 def rank(state: JobState, policy: str, params: Params, now: int) -> tuple[int, int, tuple[int, int]]:
@@ -36,12 +67,16 @@ def rank(state: JobState, policy: str, params: Params, now: int) -> tuple[int, i
 
 
 def policy_key(state: JobState, policy: str, params: Params, now: int) -> int:
-    if policy == "srtf":
+    if policy in ("srtf", "sjf"):
         return max(0, state.job.estimate - state.run_s)
     if policy == "oracle-srtf":
         return max(0, state.job.work_s - state.run_s)
     if policy == "las":
         return state.attained // int(params.get("quantum_s", 600))
+    if policy == "edf":
+        return 10**12 if state.job.deadline_s is None else state.job.deadline_s
+    if policy == "random":
+        return random_key(state, params.get("seed", 0))
     if policy == "tiresias":
         return tiresias_queue(state, params, now)
     raise ValueError(f"unknown policy {policy}")
@@ -70,24 +105,41 @@ def is_promoted(state: JobState, params: Params, now: int) -> bool:
     return bool(now - state.last_stop_s >= promote * state.run_s)
 
 
-def waiting_by_arrival(cluster: Cluster) -> list[JobState]:
-    waiting = [s for s in cluster.live_jobs() if s.waiting]
-    return sorted(waiting, key=lambda s: (-s.job.priority, arrival(s)))
+def random_key(state: JobState, seed: int) -> int:
+    z = seed
+    job = state.job
+    for column in (job.submit_s * 1_000_000, job.estimate * 1_000_000, job.gpus_per_task * 1000, job.tasks):
+        z = splitmix(z ^ column)
+    return z
 
 
-def fifo(cluster: Cluster, kernel: str) -> Plan:
-    plan = Plan()
-    wanted, held = cluster.wanted(), cluster.held()
+def splitmix(z: int) -> int:
+    whole = 2**64 - 1
+    z = (z + 0x9E3779B97F4A7C15) & whole
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & whole
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & whole
+    return z ^ z >> 31
+
+
+def block(cluster: Cluster, kernel: str, plan: Plan, wanted: dict[int, Place], queue: list[JobState]) -> None:
+    held = cluster.held()
     blockers: list[JobState] = []
-    for state in waiting_by_arrival(cluster):
-        if any(share_a_kind(state, blocker) for blocker in blockers):
+    for state in queue:
+        if any(share_a_kind(state, blocker) for blocker in blockers) or not within_limit(cluster, wanted, state):
             continue
         place = find_place(kernel, state.job, make_views(cluster, wanted, held))
         if place is None:
             blockers.append(state)
         else:
             wanted[state.number] = plan.places[state.number] = place
-    return plan
+
+
+def skip(cluster: Cluster, kernel: str, plan: Plan, wanted: dict[int, Place], queue: list[JobState]) -> None:
+    for state in queue:
+        if within_limit(cluster, wanted, state):
+            place = find_place(kernel, state.job, make_views(cluster, wanted, cluster.held()))
+            if place is not None:
+                wanted[state.number] = plan.places[state.number] = place
 
 
 def share_a_kind(one: JobState, other: JobState) -> bool:
@@ -97,18 +149,17 @@ def share_a_kind(one: JobState, other: JobState) -> bool:
     return not one.job.kind or not other.job.kind or one.job.kind == other.job.kind
 
 
-def fifo_backfill(cluster: Cluster, kernel: str, depth: int) -> Plan:
-    plan = Plan()
-    wanted, held = cluster.wanted(), cluster.held()
-    queue = waiting_by_arrival(cluster)
+def easy_backfill(cluster: Cluster, kernel: str, plan: Plan, wanted: dict[int, Place], queue: list[JobState], depth: int) -> None:
+    queue = list(queue)
     while queue:
         head = queue.pop(0)
-        place = find_place(kernel, head.job, make_views(cluster, wanted, held))
+        if not within_limit(cluster, wanted, head):
+            continue
+        place = find_place(kernel, head.job, make_views(cluster, wanted, cluster.held()))
         if place is None:
             backfill(cluster, kernel, plan, wanted, head, queue[:depth])
             break
         wanted[head.number] = plan.places[head.number] = place
-    return plan
 
 
 def backfill(
@@ -122,6 +173,8 @@ def backfill(
     shadow, reserved = reservation(cluster, kernel, wanted, head)
     held = cluster.held()
     for state in candidates:
+        if not within_limit(cluster, wanted, state):
+            continue
         end = cluster.now + max(state.job.estimate - state.run_s, 0)
         hidden = set() if shadow is None or end <= shadow else reserved
         place = find_place(kernel, state.job, make_views(cluster, wanted, held, hidden=hidden))
@@ -206,33 +259,3 @@ def place_with_victims(
         pool.append(victims.pop(0))
         place = place_on_pool(cluster, kernel, state, wanted, pool)
     return place
-
-
-def place_on_pool(cluster: Cluster, kernel: str, state: JobState, wanted: dict[int, Place], pool: list[int]) -> Place | None:
-    views = make_views(cluster, wanted, cluster.held(), pool)
-    if sum(view.avail for view in views) < state.job.gpus:
-        return None
-    return find_place(kernel, state.job, views)
-
-
-def release_losers(cluster: Cluster, plan: Plan, place: Place, wanted: dict[int, Place], pool: list[int]) -> None:
-    """Release pooled jobs that lost a GPU, then, lowest rank first, those whose cpus or memory it needs."""
-    taken = gpus_of(place)
-    for number in [n for n in pool if gpus_of(wanted[n]) & taken]:
-        release(number, plan, wanted, pool)
-    for node in sorted(nodes_of(place)):
-        for number in [n for n in pool if node in nodes_of(wanted[n])]:
-            if over_booked(cluster, wanted, node):
-                release(number, plan, wanted, pool)
-
-
-def release(number: int, plan: Plan, wanted: dict[int, Place], pool: list[int]) -> None:
-    plan.releases.append(number)
-    pool.remove(number)
-    del wanted[number]
-
-
-def over_booked(cluster: Cluster, wanted: dict[int, Place], number: int) -> bool:
-    cpus, memory = booked_on(cluster.jobs, wanted, number)
-    node = cluster.nodes[number]
-    return cpus > node.cpus_milli or memory > node.memory_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .model import Cluster, Job, JobState, Node, Place, by_number, gpus_of, nodes_of, tasks_on
+from .model import Cluster, Job, JobState, Node, Place, Queue, by_number, gpus_of, nodes_of, tasks_on
 from .placement import booked_on, empty_views, find_place
 from .policies import Params, decide
 
@@ -32,9 +32,12 @@ def simulate(
     round_s: int = 1,
     faults: Iterable[Fault] = (),
     until_s: int | None = None,
+    queues: Iterable[Queue] = (Queue(),),
 ) -> list[Entry]:
     """The journal up to the last event, or up to and including `until_s`."""
-    return SlowSimulator(jobs, nodes, policy, params or {}, kernel, round_s, faults).run(until_s)
+    simulator = SlowSimulator(jobs, nodes, policy, params or {}, kernel, round_s, faults)
+    simulator.cluster.queues = list(queues)
+    return simulator.run(until_s)
 
 
 class SlowSimulator:
@@ -218,6 +221,7 @@ class SlowSimulator:
         for number in sorted(plan.places):
             state = self.cluster.jobs[number]
             state.wanted = plan.places[number]
+            state.placed_s = self.now
             if number in plan.promoted:
                 state.promoted_at = state.attained
             if self.can_start(state, state.wanted):

@@ -430,19 +430,24 @@ def test_free_gpus_are_taken_before_held_ones() -> None:
 # Whatever the case, the bookkeeping holds (checked at every instant) and every job ends.
 
 
-POLICIES: list[tuple[str, dict[str, int]]] = [
+POLICIES: list[tuple[str, dict[str, Any]]] = [
     ("fifo", {}),
     ("fifo-backfill", {"depth": 3}),
     ("srtf", {}),
     ("oracle-srtf", {}),
     ("las", {"quantum_s": 7}),
+    ("sjf", {}),
+    ("edf", {}),
+    ("random", {"unfit": "skip"}),
+    ("drf", {}),
+    ("borg-fair", {}),
     ("tiresias", {"queues": 3, "threshold_s": 10, "factor": 3, "promote": 2}),
 ]
 
 
 @pytest.mark.parametrize(("policy", "params"), POLICIES)
 @pytest.mark.parametrize("kernel", ["first-fit", "best-fit", "consolidated", "topology"])
-def test_every_job_ends(policy: str, params: dict[str, int], kernel: str) -> None:
+def test_every_job_ends(policy: str, params: dict[str, Any], kernel: str) -> None:
     for seed in range(4):
         dice = random.Random(seed)
         nodes = [Node(n, dice.randint(1, 4), 4000, 100, rack=n // 2) for n in range(4)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from tests.reference import model as ref
@@ -17,10 +18,11 @@ from headway.core.view import gpus_of
 from headway.policies.registry import make_policy
 from headway.sim.run import simulate
 from headway.sim.world import World, too_large
-from headway.workloads.cluster import Cluster, Node
+from headway.workloads.cluster import Cluster, Node, Queue
 from headway.workloads.schema import Workload
 
 US = 1_000_000
+QUEUES = ("a", "b", "c")
 Entry = tuple[object, ...]
 
 
@@ -32,11 +34,13 @@ class Case:
     jobs: tuple[ref.Job, ...]
     round_s: int
     faults: tuple[tuple[int, int, str], ...] = ()
+    queues: tuple[ref.Queue, ...] = (ref.Queue(), ref.Queue(), ref.Queue())
 
 
-def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool, priorities: bool) -> Case:
+def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool, priorities: bool, quotas: bool = False) -> Case:
     """A few nodes and up to 14 jobs, contended, with whole seconds everywhere."""
     r = random.Random(seed)
+    people = random.Random(seed + 10**6)
     kind_names = ["a", "b"] if kinds else [""]
     nodes = tuple(
         ref.Node(
@@ -58,6 +62,8 @@ def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool
                 estimate_s=max(1, int(work * r.choice([0.5, 0.8, 1, 1, 2]))),
                 priority=r.choice([10, 50, 50, 90]) if priorities else 50, save_s=r.choice([0, 0, 2, 7]) if saves else 0,
                 restore_s=r.choice([0, 3, 5]), every_s=r.choice([0, 10]), kind=r.choice(["", *kind_names]),
+                queue=people.randrange(3), user=people.randrange(3),
+                deadline_s=people.choice([None, t + 10, t + work, t + 3 * work + 100]),
             )
         )  # fmt: skip
     lost: list[tuple[int, int, str]] = []
@@ -66,10 +72,22 @@ def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool
             if r.random() < 0.6:
                 down = r.randint(1, 200)
                 lost += [(down, n, "down"), (down + r.randint(1, 60), n, "up")]
-    return Case(nodes, tuple(jobs), r.choice([1, 2, 5, 10, 60]), tuple(lost))
+    case = Case(nodes, tuple(jobs), r.choice([1, 2, 5, 10, 60]), tuple(lost))
+    return replace(case, queues=random_queues(people, case)) if quotas else case
 
 
-def cluster_of(nodes: Sequence[ref.Node]) -> Cluster:
+def random_queues(r: random.Random, case: Case) -> tuple[ref.Queue, ...]:
+    """Quotas that add up to no more than the cluster, limits that let every job through, weights, and a tree."""
+    gpus = sum(node.gpus for node in case.nodes)
+    first = r.randint(0, gpus)
+    quotas = r.choice([(first, gpus - first, None), (first, r.randint(0, gpus - first), 0), (None, None, None)])
+    largest = [max((job.gpus for job in case.jobs if job.queue == q), default=1) for q in range(3)]
+    limits = [r.choice([None, None, max(largest[q], quotas[q] or 0, 1) + r.randint(0, 2)]) for q in range(3)]
+    tree = r.choice([(None, None, None), (None, 0, 0), (1, None, 1), (None, 0, 1)])
+    return tuple(ref.Queue(quotas[q], limits[q], r.choice([1, 1, 2, 5]), tree[q]) for q in range(3))
+
+
+def cluster_of(nodes: Sequence[ref.Node], queues: Sequence[ref.Queue] = ()) -> Cluster:
     """The case's cluster for the fast simulator. cpus and memory of zero mean that nothing asks for them."""
     kinds = list(dict.fromkeys(n.kind for n in nodes))
     return Cluster(
@@ -79,6 +97,10 @@ def cluster_of(nodes: Sequence[ref.Node]) -> Cluster:
             for n in nodes
         ),
         tuple(kinds),
+        tuple(
+            Queue(QUEUES[q], it.quota, it.limit, it.weight, None if it.parent is None else QUEUES[it.parent])
+            for q, it in enumerate(queues)
+        ),
     )
 
 
@@ -97,10 +119,13 @@ def workload_of(jobs: Sequence[ref.Job], kinds: Sequence[str]) -> Workload:
             job.memory_bytes,
         )
         spec[c.J_KIND_MASK, i] = -1 if not job.kind else 1 << kinds.index(job.kind) if job.kind in kinds else 0
+        spec[c.J_QUEUE, i], spec[c.J_USER, i] = job.queue, job.user
+        spec[c.J_DEADLINE, i] = c.NEVER if job.deadline_s is None else job.deadline_s * US
         spec[c.J_ESTIMATE, i], spec[c.J_PRIORITY, i] = job.estimate * US, job.priority
         spec[c.J_SAVE, i], spec[c.J_RESTORE, i], spec[c.J_EVERY, i] = job.save_s * US, job.restore_s * US, job.every_s * US
     submitted = np.array([job.submit_s * US for job in jobs], np.int64)
-    return Workload("case", submitted, spec, np.array([job.work_s * US for job in jobs], np.int64), kinds=tuple(kinds))
+    work = np.array([job.work_s * US for job in jobs], np.int64)
+    return Workload("case", submitted, spec, work, kinds=tuple(kinds), users=("u", "v", "w"), queues=QUEUES)
 
 
 KINDS = {
@@ -128,12 +153,25 @@ def entries(journal: EventBatch) -> list[Entry]:
     return result
 
 
-POLICIES: dict[str, tuple[dict[str, int], str]] = {
+POLICIES: dict[str, tuple[dict[str, Any], str]] = {
     "fifo": ({}, "fifo"),
     "fifo-backfill": ({"depth": 5}, "fifo-backfill:depth=5"),
     "srtf": ({}, "srtf"),
     "oracle-srtf": ({}, "oracle-srtf"),
     "las": ({"quantum_s": 200}, "las:quantum=200"),
+    "sjf": ({"depth": 5}, "sjf:depth=5"),
+    "sjf:unfit=block": ({"unfit": "block"}, "sjf:unfit=block"),
+    "sjf:unfit=skip": ({"unfit": "skip"}, "sjf:unfit=skip"),
+    "edf": ({}, "edf"),
+    "edf:preempt=false": ({"preempt": False}, "edf:preempt=false"),
+    "random": ({"unfit": "skip", "seed": 3}, "random:seed=3"),
+    "random:unfit=block": ({"unfit": "block"}, "random:unfit=block"),
+    "drf": ({}, "drf"),
+    "drf:over=queue": ({"over": "queue"}, "drf:over=queue"),
+    "drf:preempt=false": ({"preempt": False}, "drf:preempt=false"),
+    "borg-fair": ({}, "borg-fair"),
+    "borg-fair:over=job": ({"over": "job"}, "borg-fair:over=job"),
+    "borg-fair:preempt=false": ({"preempt": False, "unfit": "skip"}, "borg-fair:preempt=false,unfit=skip"),
     "tiresias": (
         {"queues": 3, "threshold_s": 60, "factor": 4, "promote": 3},
         "tiresias:queues=3,threshold=60,factor=4,promote=3",
@@ -151,7 +189,7 @@ def fast_entries(case: Case, policy: str, kernel: str, *, skip: bool) -> list[En
     spec = POLICIES[policy][1]
     if policy != "tiresias":
         spec += f"{',' if ':' in spec else ':'}placement={kernel}"
-    cluster = cluster_of(case.nodes)
+    cluster = cluster_of(case.nodes, case.queues)
     workload = workload_of(case.jobs, cluster.kinds)
     if policy == "oracle-srtf":
         workload = workload.with_estimates(workload.work_us)
@@ -166,4 +204,5 @@ def fast_entries(case: Case, policy: str, kernel: str, *, skip: bool) -> list[En
 def slow_entries(case: Case, policy: str, kernel: str) -> list[Entry]:
     """The slow reference's journal of a case."""
     kernel = "consolidated" if policy == "tiresias" else kernel
-    return [tuple(e) for e in slow(case.jobs, case.nodes, policy, POLICIES[policy][0], kernel, case.round_s, case.faults)]
+    name, params = policy.partition(":")[0], POLICIES[policy][0]
+    return [tuple(e) for e in slow(case.jobs, case.nodes, name, params, kernel, case.round_s, case.faults, queues=case.queues)]

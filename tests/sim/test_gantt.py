@@ -164,6 +164,94 @@ n1.0 |.cdd.""",
     ("kinds", "tiresias"): """
 n0.0 |abbaa
 n1.0 |.cdd.""",
+    # 4: d (1), then b (2) needs both and holds its place; c (3) would delay it.
+    ("gangs", "sjf"): """
+n0.0 |aaaadbbccc
+n0.1 |aaaa.bb...""",
+    # Nobody has a deadline here, so the order is that of arrival; who cannot be selected is passed over, as d at 1 to 6.
+    ("gangs", "edf"): """
+n0.0 |aaaabbccc
+n0.1 |aaaabbd..""",
+    # One user: by arrival.
+    ("gangs", "drf"): """
+n0.0 |aaaabbccc
+n0.1 |aaaabbd..""",
+    # One queue: by arrival.
+    ("gangs", "borg-fair"): """
+n0.0 |aaaabbccc
+n0.1 |aaaabbd..""",
+    # 4: c and d happen to come before b, which needs both.
+    ("gangs", "random"): """
+n0.0 |aaaacccbb
+n0.1 |aaaad..bb""",
+    # As srtf, since the shortest comes first anyway.
+    ("estimates", "sjf"): """
+n0.0 |aaaaccb""",
+    ("estimates", "edf"): """
+n0.0 |aaaabcc""",
+    ("estimates", "drf"): """
+n0.0 |aaaabcc""",
+    ("estimates", "borg-fair"): """
+n0.0 |aaaabcc""",
+    # c happens to be first, then a.
+    ("estimates", "random"): """
+n0.0 |ccaaaab""",
+    # 1: c (2), b (2) and d (5): as backfill.
+    ("gap", "sjf"): """
+n0.0 |aaaabbddddd
+n0.1 |aaaabb.....
+n1.0 |.cc.bb.....
+n1.1 |....bb.....""",
+    # 1: b is not selected beside a, so c and d run; 4: b is, and d has to go.
+    ("gap", "edf"): """
+n0.0 |aaaabbdd
+n0.1 |aaaabb..
+n1.0 |.cc.bb..
+n1.1 |.dddbb..""",
+    ("gap", "drf"): """
+n0.0 |aaaabbdd
+n0.1 |aaaabb..
+n1.0 |.cc.bb..
+n1.1 |.dddbb..""",
+    ("gap", "borg-fair"): """
+n0.0 |aaaabbdd
+n0.1 |aaaabb..
+n1.0 |.cc.bb..
+n1.1 |.dddbb..""",
+    # c and d pass b; b needs all, so it waits for d.
+    ("gap", "random"): """
+n0.0 |aaaa..bb
+n0.1 |aaaa..bb
+n1.0 |.cc...bb
+n1.1 |.dddddbb""",
+    ("costs", "sjf"): """
+n0.0 |aaaaaaabbb""",
+    ("costs", "edf"): """
+n0.0 |aaaaaaabbb""",
+    ("costs", "drf"): """
+n0.0 |aaaaaaabbb""",
+    ("costs", "borg-fair"): """
+n0.0 |aaaaaaabbb""",
+    ("costs", "random"): """
+n0.0 |aaaaaaabbb""",
+    # As srtf.
+    ("kinds", "sjf"): """
+n0.0 |bbddaaa
+n1.0 |.c.....""",
+    # a, then b on x by arrival; c on y, and d on y when it is free.
+    ("kinds", "edf"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    ("kinds", "drf"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    ("kinds", "borg-fair"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    # b happens to come before a, and d before c.
+    ("kinds", "random"): """
+n0.0 |bbaaa
+n1.0 |.ddc.""",
 }
 
 

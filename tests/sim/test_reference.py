@@ -6,15 +6,18 @@ from __future__ import annotations
 import pytest
 from tests.sim.cases import KERNELS, POLICIES, fast_entries, random_case, slow_entries
 
-FEATURES = ("", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp")
+FEATURES = ("", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp", "q", "qc", "qsp", "qcfskp")
 SEEDS_EACH = 12
+SEEDS_EACH_MORE = 3
+"""For variants of a policy, and where queues have quotas."""
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("features", FEATURES)
 def test_equal_journals(policy: str, features: str) -> None:
-    """c: cpus, s: saving takes time, k: GPU kinds, p: priorities, f: lost nodes. With and without skipped rounds."""
-    for seed in range(SEEDS_EACH):
+    """c: cpus, s: saving takes time, k: GPU kinds, p: priorities, f: lost nodes, q: queues with
+    quotas, limits and parents. With and without skipped rounds."""
+    for seed in range(SEEDS_EACH_MORE if ":" in policy or "q" in features else SEEDS_EACH):
         seed += 1000 * FEATURES.index(features)
         case = random_case(
             seed,
@@ -23,6 +26,7 @@ def test_equal_journals(policy: str, features: str) -> None:
             faults="f" in features,
             kinds="k" in features,
             priorities="p" in features,
+            quotas="q" in features,
         )
         kernel = KERNELS[seed % len(KERNELS)]
         expected = slow_entries(case, policy, kernel)

@@ -17,7 +17,7 @@ from headway.workloads.registry import load_workload
 
 POLICIES = (
     "fifo", "fifo-backfill", "srtf", "oracle-srtf", "las", "las:quantum=1800,placement=topology", "tiresias",
-    "tiresias:queues=3,threshold=900,promote=3",
+    "tiresias:queues=3,threshold=900,promote=3", "sjf", "edf", "drf", "borg-fair", "random",
 )  # fmt: skip
 
 

@@ -53,6 +53,14 @@ def test_a_file_describes_groups_of_nodes_and_queues(tmp_path: Path) -> None:
     assert (cluster.gpus, cluster.gpus_max) == (50, 8)
 
 
+def test_a_queue_may_have_a_parent() -> None:
+    cluster = cluster_from_yaml(NODES + "\nqueues: {a: {parent: b, weight: 2}, b: {}}")
+    assert cluster.queues == (Queue("a", weight=2, parent="b"), Queue("b"))
+    state = State()
+    state.apply(cluster.events(0, queues=("z", "b")))
+    assert state.Q[c.Q_PARENT].tolist() == [-1, -1, 1], "z, b and a, whose parent is b"
+
+
 def test_the_events_build_the_state() -> None:
     cluster = cluster_from_yaml(FILE)
     state = State()
@@ -126,6 +134,8 @@ def test_no_cluster_is_one_line(text: str, message: str) -> None:
         (NODES + "\nqueus: {}", "c.yaml:2: queus: unknown key (did you mean 'queues'?)"),
         (NODES + "\nqueues: {a: {quota: -1}}", 'c.yaml:2: queues.a.quota: expected a whole number of 0 or more, got "-1"'),
         (NODES + "\nqueues: {a: {quota: 9, limit: 3}}", "c.yaml:2: queues.a.limit: expected a limit of at least the quota 9"),
+        (NODES + "\nqueues: {a: {parent: b}}", "c.yaml:2: queues.a.parent: expected a queue of this file, got"),
+        (NODES + "\nqueues: {a: {parent: b}, b: {parent: a}}", "c.yaml:2: queues.a.parent: expected at most 16 levels of queues"),
         (NODES + "\nqueues: {a: {}, a: {}}", "c.yaml:2: queues.a: given twice (first on line 2)"),
         (NODES + "\nnodes: []", "c.yaml:2: nodes: given twice (first on line 1)"),
         ("nodes: &x [{gpus: 8}]", "c.yaml:1: not valid YAML: anchors (&) and aliases (*) are not allowed"),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
-from headway.core.codes import DOWN, OP_FINISH, OP_PLACE, OP_RELEASE, OP_RULE, OP_WHY, R_MIGRATED, R_RESIZED, UP
+from headway.core.codes import DOWN, OP_FINISH, OP_PLACE, OP_RELEASE, OP_RULE, OP_WHY, QUEUED, R_MIGRATED, R_RESIZED, UP
 from headway.core.jit import ctz, inner, kernel, popcount
 
 (
     V_OK, V_GPU, V_CPU, V_MEM, V_GANG, V_ENDED, V_QUOTA, V_SHARE, V_NODE, V_BAD_GPU, V_KIND, V_TWICE, V_SHAPE, V_HELD,
-    V_FRACTION, V_UNEVEN, V_NOT_PLACED, V_OP, V_RULE,
-) = range(19)  # fmt: skip
+    V_FRACTION, V_UNEVEN, V_NOT_PLACED, V_OP, V_RULE, V_BORROWED,
+) = range(20)  # fmt: skip
 VIOLATIONS = {
     V_GPU: "a GPU is booked over its whole (or over the share limit)",
     V_CPU: "a node's cpus are over-booked",
@@ -30,6 +30,7 @@ VIOLATIONS = {
     V_NOT_PLACED: "a job without a place cannot give it up",
     V_OP: "no such operation",
     V_RULE: "a stop rule that the job's owner does not allow",
+    V_BORROWED: "the queue goes above its quota by a place that another queue, below its own, waits for",
 }
 
 
@@ -164,6 +165,9 @@ def check_plan(
     zero before and after."""
     bad, where = V_OK, -1
     done = 0
+    quotas = False
+    for q in range(C[c.C_QUEUES]):
+        quotas = quotas or Q[c.Q_QUOTA, q] >= 0
     for i in range(count):
         done = i
         bad = check_entry(O, i, OT, J, T, N, C, fractions, uneven)
@@ -193,6 +197,9 @@ def check_plan(
             if Q[c.Q_LIMIT, J[c.J_QUEUE, row]] >= 0 and dQ[J[c.J_QUEUE, row]] > 0:
                 if Q[c.Q_BOOKED, J[c.J_QUEUE, row]] + dQ[J[c.J_QUEUE, row]] > Q[c.Q_LIMIT, J[c.J_QUEUE, row]]:
                     bad, where = V_QUOTA, i
+            more = not J[c.J_PLACED, row] or O[i, c.O_DATA] > J[c.J_DATA, row]
+            if quotas and more and dQ[J[c.J_QUEUE, row]] > 0 and borrows_from_claim(O, i, OT, J, N, Q, C, dQ, seen):
+                bad, where = V_BORROWED, i
             for k in range(O[i, c.O_TASKS]):
                 t = O[i, c.O_TASK0] + k
                 node, rest = OT[t, 0], OT[t, 1]
@@ -209,6 +216,61 @@ def check_plan(
     for i in range(done):
         clear_differences(O, i, OT, J, T, N, dG, dN, dQ, seen)
     return bad, where
+
+
+@kernel
+def borrows_from_claim(O: Table, i: int, OT: Table, J: Table, N: Table, Q: Table, C: Ints, dQ: Ints, seen: Ints) -> bool:
+    """Whether override `i` takes its queue above its quota by a place that the first waiting job of another queue, by priority
+    and then arrival, could have had as it is, and would stay within its quota with.
+
+    Asked only where queues have quotas; without one, a queue has a quota of 0 then. Jobs of unequal tasks are not looked at.
+    """
+    row = O[i, c.O_ROW]
+    queue, claimed = J[c.J_QUEUE, row], False
+    for q in range(C[c.C_QUEUES]):
+        claimed = claimed or (q != queue and Q[c.Q_WAITING, q] > 0 and Q[c.Q_BOOKED, q] + dQ[q] < Q[c.Q_QUOTA, q])
+    if not claimed or Q[c.Q_BOOKED, queue] + dQ[queue] <= max(Q[c.Q_QUOTA, queue], 0):
+        return False
+    kinds = 0
+    for k in range(O[i, c.O_TASKS]):
+        if OT[O[i, c.O_TASK0] + k, 1] != 0:
+            kinds |= 1 << N[c.N_KIND, OT[O[i, c.O_TASK0] + k, 0]]
+    for q in range(C[c.C_QUEUES]):
+        if q == queue or Q[c.Q_WAITING, q] == 0 or Q[c.Q_BOOKED, q] + dQ[q] >= Q[c.Q_QUOTA, q]:
+            continue
+        first = -1
+        for other in range(C[c.C_FIRST_WAITING], C[c.C_ROWS]):
+            if J[c.J_QUEUE, other] != q or J[c.J_PHASE, other] != QUEUED or J[c.J_PLACED, other] or seen[other]:
+                continue
+            able = J[c.J_HOLD, other] == 0 and J[c.J_GPUS, other] > 0
+            if able and (first < 0 or J[c.J_PRIORITY, other] > J[c.J_PRIORITY, first]):
+                first = other
+        if first >= 0 and J[c.J_NOT_BEFORE, first] <= C[c.C_NOW] and takes_as_it_is(first, row, O[i, c.O_DATA], kinds, J):
+            after = Q[c.Q_BOOKED, q] + dQ[q] + J[c.J_GPUS, first] * c.WHOLE
+            if after <= Q[c.Q_QUOTA, q] and (Q[c.Q_LIMIT, q] < 0 or after <= Q[c.Q_LIMIT, q]):
+                return True
+    return False
+
+
+@kernel
+def takes_as_it_is(one: int, other: int, data: int, kinds: int, J: Table) -> bool:
+    """Whether job `one` fits, task by task, on a place of job `other` in a shape of `data` replicas, on GPUs of these kinds."""
+    if (
+        J[c.J_DETAILS, one]
+        or J[c.J_DETAILS, other]
+        or J[c.J_ALT_GPU, other]
+        or J[c.J_SERVERS, one]
+        or J[c.J_SHARE, one]
+        or J[c.J_SHARE, other]
+    ):
+        return False
+    if kinds & (kinds - 1):  # a gang is of one kind
+        return False
+    workers = data * J[c.J_PIPELINE, other] * J[c.J_TENSOR, other]
+    fits = (
+        J[c.J_WORKERS, one] <= workers and J[c.J_GPU_TASK, one] <= J[c.J_GPU_TASK, other] and kinds & ~J[c.J_KIND_MASK, one] == 0
+    )
+    return bool(fits and J[c.J_CPU_TASK, one] <= J[c.J_CPU_TASK, other] and J[c.J_MEM_TASK, one] <= J[c.J_MEM_TASK, other])
 
 
 @inner

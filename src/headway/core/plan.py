@@ -56,7 +56,7 @@ class Plan:
 
 
 M_OVERRIDES, M_TASKS, M_WAKE = 0, 1, 2
-EMPTY_COUNTS = np.array([0, 0, c.NEVER, 0, 0, 0], np.int64)
+EMPTY_COUNTS = np.array([0, 0, c.NEVER, 0, 0, 0, 0], np.int64)
 
 
 class Draft:

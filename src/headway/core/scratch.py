@@ -13,7 +13,7 @@ class Scratch:
     """Arrays that a round works in, made once and reused: the plan being drafted and the room that placement kernels take from"""
 
     def __init__(self) -> None:
-        self.M: Ints = np.zeros(6, np.int64)
+        self.M: Ints = np.zeros(7, np.int64)
         self.queues: Ints = np.zeros(1, np.int64)
         self.planned: Ints = np.zeros(1, np.int64)
         self.round_events = EventBuffer()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,16 @@ class TaskPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Demand:
+    """What one task asks for: whole GPUs (a share counts as one), of these kinds, cpus, memory."""
+
+    gpus: int
+    kinds: frozenset[str]
+    cpus_milli: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """One live job, in people's units. `row` is valid within the view only, `id` for ever."""
 
@@ -50,6 +60,13 @@ class JobView:
     preemptions: int
     place: tuple[TaskPlace, ...]
     """Empty for a job without a wanted place."""
+    demands: tuple[Demand, ...]
+    """What each task asks for, in order: workers first, then parameter servers."""
+    hold: bool
+    """Its owner wants it to wait."""
+    retry_at_s: float | None
+    """It failed, and is to be tried again then; None if at once."""
+    deadline_s: float | None
 
     @property
     def remaining_s(self) -> float | None:
@@ -71,6 +88,25 @@ class NodeView:
     """GPUs that nobody wants."""
     held: int
     """GPUs on which processes run."""
+    free_gpus: tuple[int, ...]
+    """Local indices of the GPUs that nobody wants."""
+    cpus_milli_free: int
+    """What nobody wants of the cpus, and below of the memory."""
+    memory_bytes_free: int
+
+    def has_room_for(self, task: Demand) -> bool:
+        """Whether the node is up, of the right kind, and nobody wants what the task asks for."""
+        fits = task.gpus <= len(self.free_gpus) and task.cpus_milli <= self.cpus_milli_free
+        fits = fits and task.memory_bytes <= self.memory_bytes_free and self.phase == NodePhase.UP
+        return fits and (task.gpus == 0 or self.kind in task.kinds)
+
+    def less(self, task: Demand) -> NodeView:
+        """The node when the task has been given its lowest free GPUs, cpus and memory."""
+        return replace(
+            self, free=self.free - task.gpus, free_gpus=self.free_gpus[task.gpus :],
+            cpus_milli_free=self.cpus_milli_free - task.cpus_milli,
+            memory_bytes_free=self.memory_bytes_free - task.memory_bytes,
+        )  # fmt: skip
 
 
 class ClusterView:
@@ -176,6 +212,9 @@ class ClusterView:
                 int(column[c.N_GPUS]),
                 int(column[c.N_FREE]),
                 held,
+                gpus_of(int(column[c.N_FREE_MASK])),
+                int(column[c.N_CPU_MAX] - column[c.N_CPU]),
+                int(column[c.N_MEM_MAX] - column[c.N_MEM]),
             )
 
     def _job(self, row: int) -> JobView:
@@ -187,8 +226,12 @@ class ClusterView:
             for t in range(int(job[c.J_TASK0]), int(job[c.J_TASK0] + job[c.J_TASKS])):
                 task = state.T[:, t]
                 place.append(TaskPlace(int(task[c.T_NODE]), gpus_of(int(task[c.T_MASK])), int(task[c.T_BOOK])))
+        kinds = frozenset(
+            state.name(Name.KIND, kind) for kind in range(int(state.C[c.C_KINDS])) if int(job[c.J_KIND_MASK]) >> kind & 1
+        )
+        block = state.T[[c.T_GPU, c.T_CPU, c.T_MEM], job[c.J_TASK0] : job[c.J_TASK0] + job[c.J_TASKS]]
         rows = np.array([row])
-        estimate = int(job[c.J_ESTIMATE])
+        estimate, retry, deadline = int(job[c.J_ESTIMATE]), int(job[c.J_NOT_BEFORE]), int(job[c.J_DEADLINE])
         return JobView(
             id=number,
             row=row,
@@ -207,6 +250,10 @@ class ClusterView:
             estimate_s=estimate / US_PER_S if 0 < estimate < c.NEVER else None,
             preemptions=int(job[c.J_PREEMPTIONS]),
             place=tuple(place),
+            demands=tuple(Demand(-(-milli // c.WHOLE), kinds, cpus, memory) for milli, cpus, memory in block.T.tolist()),
+            hold=bool(job[c.J_HOLD]),
+            retry_at_s=retry / US_PER_S if retry > self.now_us else None,
+            deadline_s=deadline / US_PER_S if 0 < deadline < c.NEVER else None,
         )
 
 

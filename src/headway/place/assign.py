@@ -1,6 +1,7 @@
 """Placing one job whole: choose nodes, deal GPUs to its tasks, write the override into the plan's arrays.
 
-A plan's arrays: `O` (rows × OVERRIDE), one row a job; `OT` (rows × PLACE), the tasks' places; `M`, how much of each is filled.
+A plan's arrays: `O` (rows × OVERRIDE), one row a job; `OT` (rows × PLACE), the tasks' places; `M`, how much of each is filled,
+and what a pass has to tell (`M_READY`: the claims of queues have been served, and the room is as they left it).
 Room comes in two layers where victims may lose their place: `A`, what nobody wants, and `P` ⊇ `A`, that and what pooled victims
 have. Without victims `P` is `A`.
 """
@@ -13,7 +14,7 @@ from headway.core.codes import OP_PLACE, UP
 from headway.core.jit import inner, kernel
 from headway.place.gang import A_CPU, A_MASK, A_MEM, choose, choose_without_gpus, pick_gpus, take_mask
 
-M_OVERRIDES, M_TASKS, M_WAKE, M_UNPLACED, M_UNSELECTED, M_MORE = range(6)
+M_OVERRIDES, M_TASKS, M_WAKE, M_UNPLACED, M_UNSELECTED, M_MORE, M_READY = range(7)
 
 
 @kernel

@@ -7,7 +7,7 @@ from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_PLACE, OP_WHY, QUEUED, R_NO_ROOM, R_OVER_QUOTA, R_RESERVED, STOPPING, UP
 from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import inner, kernel
-from headway.place.assign import M_MORE, M_OVERRIDES, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
+from headway.place.assign import M_MORE, M_OVERRIDES, M_READY, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, clear, copy_layer, copy_room, give_mask, lowest_bits, take_mask
 from headway.place.shared import place_shared
 
@@ -24,12 +24,18 @@ def may_start(J: Table, row: int, now: int, M: Ints) -> bool:
 
 
 @kernel
+def start_with(N: Table, B: Table, C: Ints, planned: Ints, A: Table, AB: Table, M: Ints) -> None:
+    """The room and what is planned for each queue (milli) at the start of a pass: as the claims of queues left them, if they
+    have been served, else what nobody wants, and nothing."""
+    if M[M_READY] == 0:
+        copy_room(N, B, C, A, AB)
+        clear(planned)
+
+
+@kernel
 def within_limit(J: Table, Q: Table, planned: Ints, row: int) -> bool:
     """Whether the limit of the job's queue leaves room for it, beside what is booked and what this pass has `planned` (milli,
-    by queue).
-
-    What victims would give back is not counted: a queue at its limit does not preempt its own jobs.
-    """
+    by queue)."""
     q = J[c.J_QUEUE, row]
     limit = Q[c.Q_LIMIT, q]
     return bool(limit < 0 or Q[c.Q_BOOKED, q] + planned[q] + J[c.J_GPUS, row] * c.WHOLE <= limit)
@@ -87,14 +93,13 @@ def in_order(
 
     `order` holds `count` rows; with `count` = 0 the rows are taken as they stand (arrival), from the first that waits.
     """
-    copy_room(N, B, C, A, AB)
+    start_with(N, B, C, planned, A, AB, M)
     if sharing:
         for g in range(C[c.C_GPUS]):
             GB[g] = G[c.G_BOOKED, g]
     every = (1 << C[c.C_KINDS]) - 1
     blocked = 0
     last, node = -1, -1
-    clear(planned)
     i = C[c.C_FIRST_WAITING] if count == 0 else 0
     stop = C[c.C_ROWS] if count == 0 else count
     while i < stop:
@@ -124,6 +129,42 @@ def in_order(
             blocked |= kinds
             if blocked == every and C[c.C_WAITING_CPU] == 0:
                 return
+
+
+@kernel
+def as_they_fit(
+    order: Ints, count: int, mode: int, now: int, J: Table, T: Table, N: Table, Q: Table, B: Table, C: Ints, planned: Ints,
+    A: Table, AB: Table, out: Table, O: Table, OT: Table, M: Ints,
+) -> None:  # fmt: skip
+    """Each of the `count` waiting rows in `order` is placed if it fits; one that does not holds nobody up."""
+    start_with(N, B, C, planned, A, AB, M)
+    last = -1
+    for i in range(count):
+        row = order[i]
+        if not may_start(J, row, now, M):
+            continue
+        if not within_limit(J, Q, planned, row):
+            say_why(O, M, J, row, R_OVER_QUOTA, J[c.J_GPUS, row], 0)
+            continue
+        if last >= 0 and same_demand(row, last, J):
+            continue
+        if try_place(mode, False, row, J, T, N, C, A, AB, A, AB, False, out[2], out, O, OT, M):
+            planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
+        else:
+            last = row
+            say_why(O, M, J, row, R_NO_ROOM, J[c.J_GPUS, row], free_max(AB, C, -1))
+
+
+@kernel
+def same_demand(row: int, other: int, J: Table) -> bool:
+    """Whether two jobs ask for the same in every respect that placing looks at."""
+    for column in (
+        c.J_WORKERS, c.J_GPU_TASK, c.J_CPU_TASK, c.J_MEM_TASK, c.J_KIND_MASK, c.J_ALT_GPU, c.J_ALT_MASK, c.J_SERVERS,
+        c.J_SERVER_CPU, c.J_SERVER_MEM, c.J_SKEW,
+    ):  # fmt: skip
+        if J[column, row] != J[column, other]:
+            return False
+    return bool(J[c.J_DETAILS, row] == 0 and J[c.J_DETAILS, other] == 0)
 
 
 @kernel
@@ -193,8 +234,7 @@ def with_backfill(
     jobs (`leaving_keys`).
     Returns the row of the head that waits, or -1. M[M_MORE] is set if jobs were placed and `depth` left others without a look.
     """
-    copy_room(N, B, C, A, AB)
-    clear(planned)
+    start_with(N, B, C, planned, A, AB, M)
     i = C[c.C_FIRST_WAITING] if count == 0 else 0
     stop = C[c.C_ROWS] if count == 0 else count
     head = -1

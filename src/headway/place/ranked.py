@@ -1,5 +1,5 @@
 """The preemptive pass: the best-ranked jobs that the cluster can hold run, and others give way only where that makes room
-(`docs/semantics.md` §4)."""
+(`docs/semantics.md` §4). Where queues have quotas or limits, `place.quotas` takes its place."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_NOT_CONSOLIDATED, R_PREE
 from headway.core.columns import ROW_MASK
 from headway.core.jit import ctz, kernel
 from headway.place.assign import M_MORE, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
-from headway.place.gang import A_CPU, A_MEM, clear, copy_layer, copy_room, take_mask
-from headway.place.passes import may_start, release_room, say_why, within_limit
+from headway.place.gang import A_CPU, A_MEM, copy_layer, copy_room, take_mask
+from headway.place.passes import may_start, release_room, say_why
 
 NOBODY, NOT_SELECTED, SELECTED, POOLED, EVICTED = 0, 1, 2, 3, 4
 
@@ -27,7 +27,7 @@ def on_up_nodes(row: int, J: Table, T: Table, N: Table) -> bool:
 @kernel
 def select(
     placed: Ints, placed_count: int, waiting: Ints, sorted_count: int, waiting_count: int, now: int,
-    J: Table, T: Table, N: Table, Q: Table, C: Ints, planned: Ints, mark: Ints, chosen: Ints, victims: Ints, left: Ints, M: Ints,
+    J: Table, T: Table, N: Table, C: Ints, mark: Ints, chosen: Ints, victims: Ints, left: Ints, M: Ints,
 ) -> tuple[int, int]:  # fmt: skip
     """Selection by count, best rank first, merging the sorted keys of placed jobs with the sorted best of the waiting ones.
 
@@ -44,7 +44,6 @@ def select(
             left[N[c.N_KIND, node]] += N[c.N_GPUS, node]
             capacity += N[c.N_GPUS, node]
     selected, unselected, i, k = 0, 0, 0, 0
-    clear(planned)
     while i < placed_count or (k < sorted_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0)):
         if k >= sorted_count or (i < placed_count and placed[i] < waiting[k]):
             row = placed[i] & ROW_MASK
@@ -76,11 +75,8 @@ def select(
                     best = kind
             if best < 0 or gpus > left[best]:
                 continue
-            if not within_limit(J, Q, planned, row):
-                continue
             left[best] -= gpus
             capacity -= gpus
-            planned[J[c.J_QUEUE, row]] += gpus * c.WHOLE
         chosen[selected] = row
         selected += 1
     if k == sorted_count and sorted_count < waiting_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0):
@@ -92,7 +88,7 @@ def select(
 def by_rank(
     placed_keys: Ints, placed_count: int, waiting_keys: Ints, sorted_count: int, waiting_count: int, mode: int,
     skew: int, now: int,
-    J: Table, T: Table, N: Table, Q: Table, B: Table, C: Ints, planned: Ints,
+    J: Table, T: Table, N: Table, B: Table, C: Ints,
     A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, chosen: Ints, victims: Ints,
     O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
@@ -113,9 +109,7 @@ def by_rank(
         J,
         T,
         N,
-        Q,
         C,
-        planned,
         mark,
         chosen,
         victims,

@@ -9,11 +9,13 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints
+from headway.core.columns import ROW_MASK
 from headway.core.plan import EMPTY_COUNTS, Draft, Plan
 from headway.core.view import ClusterView
 from headway.place.assign import M_MORE, M_OVERRIDES, M_UNPLACED, M_UNSELECTED
 from headway.place.passes import in_order, leaving_keys, with_backfill
-from headway.place.ranked import by_rank
+from headway.place.quotas import begin, by_rank_within_quotas, has_limits, has_quotas, serve_claims, work_arrays
+from headway.place.ranked import EVICTED, NOBODY, by_rank
 from headway.policies.params import Common, param
 from headway.policies.ranks import placed_crossing, remaining_keys, service_keys
 
@@ -33,6 +35,35 @@ def waiting_in_order(view: ClusterView) -> Ints:
     return rows[np.argsort(-view.state.J[c.J_PRIORITY, rows], kind="stable")]
 
 
+def place_claims(
+    view: ClusterView, draft: Draft, waiting: Ints, placed: Ints, used: Ints, stuck: Ints, kernel: int, *,
+    in_turn: bool = False, sharing: bool = False, skew_ppm: int = c.NEVER,
+) -> int:  # fmt: skip
+    """Serve the queues that claim what is theirs, before a pass: `waiting` and `placed` are keys or rows by rank. How many
+    claims could not be served."""
+    s, st = draft.scratch, view.state
+    begin(placed, len(placed), st.J, st.T, st.N, st.G, st.Q, st.B, st.C, used, s.A, s.AB, s.owner, s.mark, s.M)
+    return serve_claims(
+        waiting, len(waiting), placed, len(placed), kernel, skew_ppm, in_turn, sharing, view.now_us, st.J, st.T, st.N, st.Q,
+        st.C, used, stuck, s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.victims, s.O, s.OT, s.M,
+    )  # fmt: skip
+
+
+def after_claims(
+    view: ClusterView, draft: Draft, order: Ints, kernel: int, *, in_turn: bool = False, sharing: bool = False
+) -> Ints:  # fmt: skip
+    """The rows of `order` (waiting jobs by rank) that are left when the claims of queues have been served. The draft wakes at
+    once if a job was released, or a claim was not served."""
+    s, st = draft.scratch, view.state
+    used, stuck = work_arrays(st.Q)
+    missed = place_claims(view, draft, order, view.placed_rows(), used, stuck, kernel, in_turn=in_turn, sharing=sharing)
+    s.planned[:] = used - st.Q[c.Q_BOOKED]
+    if missed or s.M.item(M_UNSELECTED):
+        draft.wake_at_us(view.now_us)
+    left: Ints = order[s.mark[order] == NOBODY]
+    return left
+
+
 def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, skew_ppm: int = c.NEVER) -> Draft:
     """The preemptive pass over the keys in the scratch (`placed` and `waiting` many); the draft wakes at once if something was
     left undone that time
@@ -41,6 +72,18 @@ def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, ske
     s, st = draft.scratch, view.state
     s.keys_placed[:placed].sort()
     keys = s.keys_waiting[:waiting]
+    quotas = has_quotas(st.Q)
+    if quotas or has_limits(st.Q):
+        keys.sort()
+        used, stuck = work_arrays(st.Q)
+        place_claims(view, draft, keys, s.keys_placed[:placed], used, stuck, kernel, skew_ppm=skew_ppm)
+        by_rank_within_quotas(
+            keys, waiting, s.keys_placed, placed, quotas, kernel, skew_ppm, view.now_us, st.J, st.T, st.N, st.Q, st.C, used,
+            stuck, s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.victims, s.O, s.OT, s.M,
+        )  # fmt: skip
+        if s.M.item(M_UNPLACED) or s.M.item(M_UNSELECTED):
+            draft.wake_at_us(view.now_us)
+        return draft
     best = waiting
     if waiting > 2 * BEST:
         best = BEST
@@ -49,7 +92,7 @@ def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, ske
     while True:
         by_rank(
             s.keys_placed, placed, s.keys_waiting, best, waiting, kernel, skew_ppm, view.now_us,
-            st.J, st.T, st.N, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.waiting,
+            st.J, st.T, st.N, st.B, st.C, s.A, s.AB, s.P, s.PB, s.out, s.owner, s.mark, s.waiting,
             s.victims, s.O, s.OT, s.M,
         )  # fmt: skip
         if not s.M.item(M_MORE):
@@ -81,6 +124,11 @@ class Fifo:
         s, st = draft.scratch, view.state
         equal = st.C[c.C_PRIORITY_MIN] == st.C[c.C_PRIORITY_MAX]
         order = NO_ORDER if equal else waiting_in_order(view)
+        if has_quotas(st.Q):
+            sharing = self.params.sharing
+            order = after_claims(view, draft, waiting_in_order(view), self.params.kernel, in_turn=True, sharing=sharing)
+            if not len(order):
+                return draft.plan()
         in_order(
             order, len(order), self.params.kernel, self.params.sharing, view.now_us, st.J, st.T, st.N, st.G, st.Q,
             st.B, st.C, s.planned, s.A, s.AB, s.GB, s.out, s.O, s.OT, s.M,
@@ -104,24 +152,36 @@ class FifoBackfill:
         draft = view.draft()
         if view.waiting == 0:
             return draft.plan()
-        s, st = draft.scratch, view.state
-        equal = st.C[c.C_PRIORITY_MIN] == st.C[c.C_PRIORITY_MAX]
-        order = NO_ORDER if equal else waiting_in_order(view)
-        placed = leaving_keys(st.J, st.C, view.now_us, s.keys_placed)
-        leaving = s.keys_placed[:placed]
-        leaving.sort()
-        head = with_backfill(
-            order, len(order), self.params.kernel, view.now_us, self.params.depth, s.keys_placed, placed, st.J, st.T,
-            st.N, st.Q, st.B, st.C, s.planned,
-            s.A, s.AB, s.P, s.PB, s.out, s.O, s.OT, s.M,
-        )  # fmt: skip
-        if s.M.item(M_MORE):
-            draft.wake_at_us(view.now_us)
-        if head >= 0:
-            later = int(np.searchsorted(leaving, 1 << c.ROW_BITS))
-            if later < placed:
-                draft.wake_at_us(view.now_us + (int(leaving[later]) >> c.ROW_BITS))
+        equal = view.state.C[c.C_PRIORITY_MIN] == view.state.C[c.C_PRIORITY_MAX]
+        order = NO_ORDER if equal and not has_quotas(view.state.Q) else waiting_in_order(view)
+        backfill(view, draft, order, self.params.kernel, self.params.depth, in_turn=True)
         return draft.plan()
+
+
+def backfill(view: ClusterView, draft: Draft, order: Ints, kernel: int, depth: int, *, in_turn: bool = False) -> None:
+    """Place waiting jobs in order, with EASY backfill behind the first that does not fit. `order`: rows; empty: by arrival."""
+    s, st = draft.scratch, view.state
+    placed = leaving_keys(st.J, st.C, view.now_us, s.keys_placed)
+    leaving = s.keys_placed[:placed]
+    if has_quotas(st.Q):
+        order = after_claims(view, draft, order, kernel, in_turn=in_turn)
+        if not len(order):
+            return
+        stay = leaving[s.mark[leaving & ROW_MASK] != EVICTED]
+        placed = len(stay)
+        s.keys_placed[:placed] = stay
+        leaving = s.keys_placed[:placed]
+    leaving.sort()
+    head = with_backfill(
+        order, len(order), kernel, view.now_us, depth, s.keys_placed, placed, st.J, st.T, st.N, st.Q, st.B, st.C, s.planned,
+        s.A, s.AB, s.P, s.PB, s.out, s.O, s.OT, s.M,
+    )  # fmt: skip
+    if s.M.item(M_MORE):
+        draft.wake_at_us(view.now_us)
+    if head >= 0:
+        later = int(np.searchsorted(leaving, 1 << c.ROW_BITS))
+        if later < placed:
+            draft.wake_at_us(view.now_us + (int(leaving[later]) >> c.ROW_BITS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway.core.policy import Policy
-from headway.policies import classic
+from headway.policies import classic, fair, simple
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
 from headway.policies.tiresias import Tiresias, TiresiasGittins, TiresiasParams
@@ -46,3 +46,23 @@ def tiresias() -> Entry:
 
     make.__doc__ = Tiresias.__doc__
     return _entry("tiresias", make, TiresiasParams, preempts=True)
+
+
+def sjf() -> Entry:
+    return _entry("sjf", simple.Sjf, simple.SjfParams)
+
+
+def edf() -> Entry:
+    return _entry("edf", simple.Edf, simple.EdfParams, preempts=True)
+
+
+def random() -> Entry:
+    return _entry("random", simple.Random, simple.RandomParams)
+
+
+def drf() -> Entry:
+    return _entry("drf", fair.Drf, fair.FairParams, preempts=True)
+
+
+def borg_fair() -> Entry:
+    return _entry("borg-fair", fair.BorgFair, fair.BorgFairParams, preempts=True)

@@ -103,6 +103,25 @@ def effective(J: Table, row: int, now: int, promote: int) -> tuple[int, int]:
 
 
 @kernel
+def overdue(J: Table, row: int, now: int, promote: int, first: int) -> tuple[bool, int]:
+    """Whether a job has waited so long (before its present place, if it has one) that it goes before all others of the first
+    queue, and when it will have (µs; NEVER if it does not wait).
+
+    That is as in `effective`, and for a job that had never run `promote` × the time after which it would leave the first queue,
+    at the service `first` (GPU·µs).
+    """
+    waits = J[c.J_PHASE, row] == QUEUED and J[c.J_PLACED, row] == 0
+    ran = J[c.J_RUN, row] if waits else J[c.J_RUN_AT_START, row]
+    if ran == 0 and first < HUGE:
+        ran = (first + max(J[c.J_GPUS, row], 1) - 1) // max(J[c.J_GPUS, row], 1)
+    if promote == 0 or ran == 0 or ran > c.NEVER // promote:
+        return False, c.NEVER
+    limit = (ran * promote + 999) // 1000
+    wait = now - J[c.J_QUEUED_AT, row] if waits else J[c.J_LAST_WAIT, row]
+    return bool(wait >= limit), J[c.J_QUEUED_AT, row] + limit if waits and wait < limit else c.NEVER
+
+
+@kernel
 def service_keys(
     J: Table, C: Ints, now: int, quantum: int, thresholds: Ints, promote: int, within: Ints, placed: Ints, waiting: Ints
 ) -> tuple[int, int, int]:
@@ -125,7 +144,9 @@ def service_keys(
             wake = min(wake, crossing(now, service, limit, J[c.J_HELD_MILLI, row]))
         if within.shape[0]:
             attained = attained_us(J, row, now)
-            rank = rank * within.shape[0] + within[service_bin(attained)]
+            due, later = overdue(J, row, now, promote, thresholds[0] if thresholds.shape[0] else c.NEVER)
+            wake = min(wake, later)
+            rank = rank * (within.shape[0] + 1) + (0 if due and rank == 0 else 1 + within[service_bin(attained)])
             if J[c.J_STARTED_AT, row] >= 0:
                 wake = min(wake, crossing(now, attained, next_bin_us(attained), J[c.J_HELD_MILLI, row]))
         key = pack(J[c.J_PRIORITY, row], rank, row)

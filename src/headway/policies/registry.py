@@ -21,6 +21,11 @@ REGISTRY: dict[str, str] = {
     "oracle-srtf": "headway.policies.factories:oracle_srtf",
     "las": "headway.policies.factories:las",
     "tiresias": "headway.policies.factories:tiresias",
+    "sjf": "headway.policies.factories:sjf",
+    "edf": "headway.policies.factories:edf",
+    "drf": "headway.policies.factories:drf",
+    "borg-fair": "headway.policies.factories:borg_fair",
+    "random": "headway.policies.factories:random",
 }
 ENTRY_POINTS = "headway.policies"
 

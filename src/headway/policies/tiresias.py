@@ -6,8 +6,9 @@ queue first come, first served; a starving job is promoted to the first queue. W
 Gittins index ranks instead.
 Jobs whose model is skewed (one large tensor) need consolidated placement; others take what there is.
 What we read into it: promotion by the wait since the last stop (the paper's knob times the run time); a promoted job's service
-counts from that start. The
-Gittins index is taken over the services of the jobs that completed, in bins a factor of 2^(1/4) wide, for jobs within one queue.
+counts from that start. The Gittins index is taken over the services of the jobs that completed, in bins a factor of 2^(1/4) wide,
+for jobs within one queue. In the Gittins variant a job that has never run is promoted too, when it has waited the knob times the
+time that takes it out of the first queue, and the promoted go before the others of the first queue.
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ class JobSketch:
     units: int = 0
     user: int = 0
     queue: int = 0
+    deadline_s: float | None = None
+    """A point in time."""
 
 
 def job(
@@ -106,6 +108,7 @@ def workload(
             c.J_SYNC: Sync.PARAMETER_SERVER if it.servers else Sync.NONE, c.J_SAVE: round(it.save_s * US),
             c.J_RESTORE: round(it.restore_s * US), c.J_EVERY: round(it.every_s * US), c.J_RETRY_MAX: it.retries,
             c.J_UNITS_TOTAL: it.units, c.J_USER: it.user, c.J_QUEUE: it.queue,
+            c.J_DEADLINE: c.NEVER if it.deadline_s is None else round(it.deadline_s * US),
         }.items():  # fmt: skip
             spec[column, i] = value
     submitted = np.array([round(it.submit_s * US) for it in jobs], np.int64)

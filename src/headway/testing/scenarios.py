@@ -32,6 +32,7 @@ POLICIES = (
     "srtf:placement=best-fit", "oracle-srtf", "las:quantum=60", "las:quantum=300,placement=topology",
     "tiresias:threshold=60,queues=3,factor=4",
     "tiresias:threshold=100,promote=2,skew=0.5", "tiresias:threshold=100,variant=gittins",
+    "sjf", "edf", "drf", "drf:over=queue,preempt=false", "borg-fair", "random",
 )  # fmt: skip
 """Every shipped policy, with small quanta, so that they preempt in workloads of minutes."""
 ROUNDS_MAX = 20_000

@@ -5,7 +5,8 @@ nodes:
   - {count: 16, gpus: 8, kind: a100, cpus: 64, memory: 512GB, rack: 4, network: 100Gb}    # rack: nodes in a rack
   - {gpus: 4, kind: v100, speed: 0.55, background: 20%}                                   # of the fastest GPU; used by others
 queues:
-  vision: {quota: 16, limit: 32, weight: 2}                                               # GPUs; all optional
+  vision: {quota: 16, limit: 32, weight: 2, parent: research}                             # GPUs; all optional
+  research:
 share_limit: 0.9                                                                          # of a shared GPU, at most
 oversubscription: 4                                                                       # of the racks' uplinks, N:1
 ```
@@ -37,6 +38,7 @@ NODES_MAX = 1 << 17
 KINDS_MAX = 63
 """GPU kinds are the bits of a job's kind mask."""
 QUEUES_MAX = 10_000
+QUEUE_LEVELS_MAX = 16
 RACK_NODES = 16
 CPUS_MILLI_PER_GPU = 8_000
 MEMORY_BYTES_PER_GPU = 64 * 10**9
@@ -73,6 +75,7 @@ class Queue:
     quota_gpus: int | None = None
     limit_gpus: int | None = None
     weight: int = 1
+    parent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ class Cluster:
             first += node.gpus
         for index, name in enumerate(listed):
             queue = known.get(name, Queue(name))
-            settings = (_milli(queue.quota_gpus), _milli(queue.limit_gpus), queue.weight, -1)
+            parent = -1 if queue.parent is None else listed.index(queue.parent)
+            settings = (_milli(queue.quota_gpus), _milli(queue.limit_gpus), queue.weight, parent)
             out.add(t_us, EventKind.QUEUE_SET, index, payload=settings)
         return out.take()
 
@@ -263,6 +267,17 @@ def cluster_from_yaml(text: str, *, file: str = "cluster", name: str = "") -> Cl
         found = [_queue(marks, name, value, path) for name, _, value, path in marks.items(node, key)]
         if len(found) > QUEUES_MAX:
             marks.fail(f"over {QUEUES_MAX} queues", node, key)
+        parents = {queue.name: queue.parent for queue in found}
+        for (_, _, value, path), queue in zip(marks.items(node, key), found, strict=True):
+            if queue.parent is not None and queue.parent not in parents:
+                marks.fail(f"expected a queue of this file, got {shown(queue.parent)}", value, f"{path}.parent")
+            above, levels = queue.parent, 0
+            while above is not None and above in parents:
+                above, levels = parents[above], levels + 1
+                if levels > QUEUE_LEVELS_MAX:
+                    marks.fail(
+                        f"expected at most {QUEUE_LEVELS_MAX} levels of queues, and none above itself", value, f"{path}.parent"
+                    )
         return found
 
     def share(value: str) -> int:
@@ -331,11 +346,12 @@ def _queue(marks: Marks, name: str, node: yaml.Node, key: str) -> Queue:
     if isinstance(node, yaml.ScalarNode) and not node.value:
         return Queue(name)
     gpus = marks.text_as(_whole(0))
-    values = marks.section(node, key, {"quota": gpus, "limit": gpus, "weight": marks.text_as(_whole(1, 1_000_000))})
+    weight = marks.text_as(_whole(1, 1_000_000))
+    values = marks.section(node, key, {"quota": gpus, "limit": gpus, "weight": weight, "parent": marks.scalar})
     quota, limit = values.get("quota"), values.get("limit")
     if quota is not None and limit is not None and limit < quota:
         marks.fail(f"expected a limit of at least the quota {quota}, got {limit}", node, f"{key}.limit")
-    return Queue(name, quota, limit, values.get("weight", 1))
+    return Queue(name, quota, limit, values.get("weight", 1), values.get("parent"))
 
 
 def _gpu_kind(value: str) -> str:
