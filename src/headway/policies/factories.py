@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
+from headway.policies.mlfs.policy import MlfH, MlfHParams
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
 from headway.policies.tiresias import Tiresias, TiresiasGittins, TiresiasParams
@@ -66,3 +67,7 @@ def drf() -> Entry:
 
 def borg_fair() -> Entry:
     return _entry("borg-fair", fair.BorgFair, fair.BorgFairParams, preempts=True)
+
+
+def mlf_h() -> Entry:
+    return _entry("mlf-h", MlfH, MlfHParams, preempts=True)

@@ -26,6 +26,7 @@ REGISTRY: dict[str, str] = {
     "drf": "headway.policies.factories:drf",
     "borg-fair": "headway.policies.factories:borg_fair",
     "random": "headway.policies.factories:random",
+    "mlf-h": "headway.policies.factories:mlf_h",
 }
 ENTRY_POINTS = "headway.policies"
 
