@@ -43,11 +43,17 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
         filter_: Annotated[
             str | None, typer.Option("--filter", help="Only some jobs: queue=NAME,user=NAME,gpus>=8.", metavar="F")
         ] = None,
-        save_cost: Annotated[str, typer.Option(help="What stopping a job takes it.", metavar="TIME")] = "0",
-        restart_cost: Annotated[str, typer.Option(help="What starting again takes a stopped job.", metavar="TIME")] = "30",
+        save_cost: Annotated[
+            str | None, typer.Option(help="What stopping a job takes it. [default: the workload's, or 0]", metavar="TIME")
+        ] = None,
+        restart_cost: Annotated[
+            str | None,
+            typer.Option(help="What starting again takes a stopped job. [default: the workload's, or 30]", metavar="TIME"),
+        ] = None,
         checkpoint_every: Annotated[
-            str, typer.Option(help="Interval of checkpoints; 0: only when stopped.", metavar="TIME")
-        ] = "0",
+            str | None,
+            typer.Option(help="Interval of checkpoints (0: none). [default: the workload's, or 0]", metavar="TIME"),
+        ] = None,
         no_skip: Annotated[
             bool, typer.Option("--no-skip", help="Hold every round, also where nothing can have changed.")
         ] = False,

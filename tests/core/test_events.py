@@ -42,6 +42,8 @@ def test_events_with_a_place_or_a_payload_say_so() -> None:
         K.WANTED,
         K.START_REQUESTED,
         K.STOP_REQUESTED,
+        K.STOPPED,
+        K.COMPLETED,
         K.USAGE,
         K.ESTIMATED,
     }

@@ -342,3 +342,8 @@ def test_broken_parquet_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             load_workload(str(path))
         assert str(error.value).startswith(f"{path}: not a Parquet file") and "\n" not in str(error.value)
+
+
+def test_a_table_without_any_known_column_is_refused_by_what_is_missing() -> None:
+    with pytest.raises(UserError, match="no column 'submit_s'"):
+        parse_generic("JobID,foo\n1,2\n")

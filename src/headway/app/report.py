@@ -14,7 +14,8 @@ import numpy as np
 from headway import __version__
 from headway.app import simulate as simulation
 from headway.app.simulate import Json, Prepared, Progress, SimulateRequest
-from headway.core.arrays import Ints
+from headway.core import columns as c
+from headway.core.arrays import Floats, Ints
 from headway.core.columns import Phase
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S
@@ -30,6 +31,7 @@ from headway.report.page import render
 from headway.report.png import check_png, png
 from headway.report.window import busiest_window, nodes_shown, thin
 from headway.report.window import shown as segments_shown
+from headway.workloads.schema import Workload
 from headway.workloads.select import parse_window
 
 SEEDS_MAX = 1000
@@ -275,14 +277,25 @@ def _content(request: ReportRequest, ready: PreparedReport, raw: list[_Raw], see
     )
 
 
+def prices(workload: Workload) -> str:
+    """What a preemption costs the jobs, in a sentence."""
+    save, restore, every = (workload.spec[column] / US_PER_S for column in (c.J_SAVE, c.J_RESTORE, c.J_EVERY))
+
+    def spread(seconds: Floats) -> str:
+        low, high = float(seconds.min()), float(seconds.max())
+        return f"{low:g} s" if low == high else f"{low:g} to {high:g} s"
+
+    kept = f"it saves every {spread(every)} besides" if every.any() else "it saves at no other time"
+    return f"Stopping a job costs it {spread(save)} to save, and starting again {spread(restore)} to restore; {kept}."
+
+
 def notes(ready: PreparedReport, entries: list[list[Json]]) -> list[str]:
     """What the figures rest on, in sentences: prices, changes to the workload, rows dropped, jobs that did not complete."""
     asked = ready.simulate
     round_s = ready.prepared.round_s
     said = [
         f"Rounds are held every {round_s:g} s." if round_s else "A round is held at every event.",
-        f"Stopping a job costs it {asked.save_cost} s to save, and starting again {asked.restart_cost} s to restore; "
-        + ("it loses nothing." if asked.checkpoint_every == "0" else f"it saves every {asked.checkpoint_every} besides."),
+        prices(ready.prepared.workload),
         "Run times are those of the workload, whatever the placement, unless the workload says how fast its jobs run where.",
     ]
     if asked.window is not None:

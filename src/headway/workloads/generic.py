@@ -407,7 +407,8 @@ def _wholes(rows: Rows, key: str) -> tuple[Ints, Bools]:
     values, good = np.zeros(len(cells), np.int64), np.zeros(len(cells), np.bool_)
     for row, cell in enumerate(cells):
         text = cell.strip()
-        if len(text) <= 19 and text.removeprefix("-").isdecimal():
+        digits = text.removeprefix("-")
+        if digits.isdecimal() and len(digits) <= 19 and int(digits) <= c.NEVER:
             values[row], good[row] = int(text), True
     return values, good
 

@@ -296,7 +296,7 @@ def read_csv(
     wanted = [*columns, *(column for column in dict.fromkeys(header) if column in optional)]
     refuse_columns(header, wanted, file, line + 1)
     at = [header.index(column) for column in wanted]
-    width = max(at) + 1
+    width = max(at, default=0) + 1
     try:
         table = list(reader)
     except csv.Error as error:
