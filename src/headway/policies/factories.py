@@ -6,6 +6,7 @@ from typing import Any
 
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
+from headway.policies.mlfs.load_control import LoadControlParams, with_load_control
 from headway.policies.mlfs.policy import MlfH, MlfHParams
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
@@ -71,3 +72,8 @@ def borg_fair() -> Entry:
 
 def mlf_h() -> Entry:
     return _entry("mlf-h", MlfH, MlfHParams, preempts=True)
+
+
+def beside_mlf_c(inner: Policy, words: dict[str, str]) -> Policy:
+    """MLF-C beside a policy."""
+    return with_load_control(inner, make_params(LoadControlParams, "mlf-c", words))
