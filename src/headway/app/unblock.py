@@ -87,6 +87,19 @@ def reason(view: ClusterView, job: JobView) -> Json:
     return told
 
 
+def having(view: ClusterView, job: JobView) -> Json:
+    """Why a job that starts, runs or stops does so, and when it ends by its estimate."""
+    phase = job.phase.name.lower()
+    words = {Phase.STARTING: "it has a place, and is starting there", Phase.RUNNING: "it has a place, and runs there"}
+    told: Json = {
+        "word": phase,
+        "words": words.get(job.phase, f"it is stopping: {WORDS[job.reason]}"),
+        "came_by": job.reason.word,
+    }
+    known = job.phase != Phase.STOPPING and view.state.J[c.J_ESTIMATE, job.row] < c.NEVER
+    return told | {"ends_s": estimated_end(view.state.J, job.row, view.now_us) / US_PER_S if known else None}
+
+
 def unblock(view: ClusterView, job: JobView, order: tuple[int, ...], kernel: int) -> list[Json]:
     """What would let a queued job run, each with its numbers; `order`: the policy's; `kernel`: how it places gangs."""
     found: list[Json] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.app.unblock import WORDS, place_words, reason, unblock
+from headway.app.unblock import WORDS, having, place_words, reason, unblock
 from headway.core import codec, units
 from headway.core import columns as c
 from headway.core.columns import Estimator, EventKind, Name, Phase, Reason
@@ -217,8 +217,8 @@ def look(view: ClusterView, memo: Any, chosen: Chosen, number: int, history: Job
         "place": place_words(view, job) or None,
         "rank": _rank(view, explained, number) | {"words": explained.words, "explains": explains},
         "terms": [asdict(term) for term in explained.terms],
-        "tasks_scores": [asdict(score) for score in explained.tasks],
-        "reason": reason(view, job),
+        "task_scores": [asdict(score) for score in explained.tasks],
+        "reason": reason(view, job) if queued else having(view, job),
         "unblock": unblock(view, job, explained.order, kernel) if queued else [],
         "progress": progress(history),
     }

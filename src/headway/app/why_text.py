@@ -41,9 +41,22 @@ def _live(told: Json) -> Iterator[str]:
     yield f"        {rank['words']}"
     yield ""
     yield from _terms(told["terms"])
-    yield from _tasks(told["tasks_scores"])
+    yield from _tasks(told["task_scores"])
     yield ""
     yield f"why     {why['word']}: {why['words']}"
+    yield from _room(told, why)
+    for i, entry in enumerate(told["unblock"]):
+        yield f"{'helps' if not i else '':8}{entry['words']}{_named(entry)}"
+    yield f"curve   {told['progress']['words']}"
+    yield from _curve(told["progress"])
+
+
+def _room(told: Json, why: Json) -> Iterator[str]:
+    """The numbers of the reason."""
+    if "ends_s" in why:
+        if why["ends_s"] is not None:
+            yield f"        by its estimate it ends at {_n(why['ends_s'])} s"
+        return
     free = f"free are {why['free_gpus']:,} of {why['gpus_up']:,}, at most {why['free_on_a_node_max']:,} on a node"
     yield f"        needs {why['needs_gpus']:,} GPUs; {free}"
     if "then_needed_gpus" in why:
@@ -54,10 +67,6 @@ def _live(told: Json) -> Iterator[str]:
             f"{name} {_n(why[f'queue_{name}_gpus'])}" for name in ("quota", "limit") if why[f"queue_{name}_gpus"] is not None
         ]
         yield f"        queue {told['queue']} has {_n(why['queue_booked_gpus'])} GPUs; {', '.join(bounds)}"
-    for i, entry in enumerate(told["unblock"]):
-        yield f"{'helps' if not i else '':8}{entry['words']}{_named(entry)}"
-    yield f"curve   {told['progress']['words']}"
-    yield from _curve(told["progress"])
 
 
 def _who(told: Json) -> str:

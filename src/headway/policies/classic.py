@@ -226,7 +226,7 @@ def remaining_terms(view: ClusterView, keys: Ints, job: int) -> tuple[Term, Term
     left = None if key is None or estimate is None else key * SRTF_UNIT_US / US
     return (
         Term("estimate", estimate, "s", "run time that the policy was told; without one a job comes last", 1.0, estimate),
-        Term("run time", run_s, "s", "what it has run so far", -1.0, -run_s),
+        Term("run time", run_s, "s", "what it has run so far", -1.0, 0.0 - run_s),
         Term("remaining", left, "s", "max(0, estimate − run time) in steps of 10 ms, as the policy compares it: least first"),
     )
 

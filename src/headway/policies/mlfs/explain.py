@@ -78,7 +78,7 @@ def explain_mlf_h(
     urgency = (float(J[c.J_URGENCY, row]) if weights[p.W_URGENCY] else 1.0) / (weights[p.W_TOP] or 1.0)
     left_s, waited_s = p.remaining_us(J, row, now) / US_PER_S, p.waited_us(J, row, now) / US_PER_S
     due = int(J[c.J_DEADLINE, row])
-    due_words = "it has none" if due >= c.NEVER else f"due at {due / US_PER_S:,.0f} s"
+    due_words = "it has none" if due >= c.NEVER else f"the job is due at {due / US_PER_S:,.0f} s"
     alpha, gamma = float(weights[p.W_ALPHA]), float(weights[p.W_GAMMA])
     nothing = {"DEADLINE": 0.0, "REMAINING": 0.0, "WAIT": 0.0}
     values = [base_terms(view, weights, row, t, **(nothing | {name: 1.0}))[1] for name in nothing]
