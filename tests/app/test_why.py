@@ -79,7 +79,7 @@ curve   it has reported nothing"""
 
 
 def test_the_text_of_an_answer(tmp_path: Path) -> None:
-    """At 30 s: `last` came at 20 and took the fourth GPU; `second` (370 s left) and `last` (90 s) rank before `train-42` (600)."""
+    """At 30 s: `last` came at 20 and took the fourth GPU; `second` (370 s left) and `last` (90) rank before `train-42` (600)."""
     assert text(ask(recorded(tmp_path, "srtf"), "train-42")) == GOLDEN
 
 
@@ -244,7 +244,7 @@ def test_ends_without_estimates_tell_nothing() -> None:
 def curve(loss: list[float]) -> Json:
     k = np.arange(1.0, len(loss) + 1)
     return progress(
-        JobHistory(k=k, loss=np.array(loss), accuracy=np.full(len(loss), np.nan), units_total=100.0, units_done=k[-1])
+        JobHistory(k=k, loss=np.array(loss), accuracy=np.full(len(loss), np.nan), units_total=100.0, units_done=len(k))
     )
 
 

@@ -201,8 +201,8 @@ def mlf_view() -> ClusterView:
 
 
 def test_mlf_h_by_hand_unscaled() -> None:
-    """Job 0: urgency 5, iteration 4, last drop 0.1 of 0.7, a chain of two halves, each with the base 5/4 · 1/7 · ½ = 0.0892857: the
-    first task has 1.8 times that, 0.1607143, with γ = 0.8 of the second's. PC: deadline in 2 h, 1 h left, ½ h waited:
+    """Job 0: urgency 5, iteration 4, last drop 0.1 of 0.7, a chain of two halves, each with the base 5/4 · 1/7 · ½ = 0.0892857:
+    the first task has 1.8 times that, 0.1607143, with γ = 0.8 of the second's. PC: deadline in 2 h, 1 h left, ½ h waited:
     .3/2 + .3 + .35/2 = 0.625, and again 1.8 times that. P = 0.3 · 0.1607143 + 0.7 · 1.125 = 0.8357143."""
     found = explain("mlf-h:normalize=false", mlf_view(), 0)
     v, t = values(found), terms(found)
