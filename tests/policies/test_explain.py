@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, Op
 from headway.core.events import EventBuffer
 from headway.core.explain import Explanation, Term
+from headway.core.policy import Policy
 from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.policies.explain import by_arrival
@@ -20,7 +22,7 @@ from headway.policies.mlfs import priority as p
 from headway.policies.registry import REGISTRY, choose, make_policy
 from headway.testing.builders import cluster, job, state
 from headway.testing.policy_checks import tables
-from headway.testing.views import random_case
+from headway.testing.views import Case, random_case
 from headway.workloads.cluster import Queue
 from headway.workloads.schema import plain_spec
 
@@ -34,8 +36,20 @@ SPECS = [
 
 
 def explain(spec: str, view: ClusterView, number: int, memo: Any = None) -> Explanation:
-    found: Explanation = make_policy(spec).explain(view, memo, number)  # type: ignore[attr-defined]
+    found: Explanation = made(spec).explain(view, memo, number)  # type: ignore[attr-defined]
     return found
+
+
+@cache
+def made(spec: str) -> Policy:
+    """A policy; that it remembers nothing is held elsewhere."""
+    return make_policy(spec)
+
+
+@cache
+def drawn(seed: int) -> Case:
+    """A random history; it is drawn once for all policies."""
+    return random_case(seed)
 
 
 def terms(found: Explanation) -> dict[str, Term]:
@@ -48,7 +62,7 @@ def values(found: Explanation) -> dict[str, float | None]:
 
 def placed_in_turn(spec: str, view: ClusterView, memo: Any) -> list[int]:
     """The waiting jobs that a round places, as the plan lists them: in the order in which the pass came to them."""
-    plan = make_policy(spec).decide(view, memo)
+    plan = made(spec).decide(view, memo)
     placed = plan.overrides[plan.overrides[:, c.O_OP] == Op.PLACE]
     waits = view.state.J[c.J_PLACED, placed[:, c.O_ROW]] == 0
     return [int(number) for number in placed[waits, c.O_JOB]]
@@ -71,8 +85,8 @@ MIXED = [
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_on_a_cluster_with_room_jobs_are_placed_in_the_order_explained(spec: str) -> None:
-    made = state(cluster([8, 8]), MIXED, users=("ann", "bob"), queues=("one", "two"))
-    view = ClusterView(made, 60 * US, 0)
+    filled = state(cluster([8, 8]), MIXED, users=("ann", "bob"), queues=("one", "two"))
+    view = ClusterView(filled, 60 * US, 0)
     found = explain(spec, view, 0)
     assert placed_in_turn(spec, view, None) == list(found.order) and len(found.order) == len(MIXED)
     for number in range(len(MIXED)):
@@ -84,7 +98,7 @@ def test_whatever_has_happened_jobs_are_placed_in_the_order_explained(spec: str)
     """Also where not all fit, where jobs run, stop, are held or on shares of GPUs: those placed keep the explained order."""
     placed = 0
     for seed in range(40):
-        case = random_case(seed)
+        case = drawn(seed)
         view = case.view(seed)
         memo = memo_of(choose(spec), [case.journal])
         turn = placed_in_turn(spec, view, memo)
@@ -123,9 +137,9 @@ def test_remaining_time_by_hand() -> None:
 
 
 def test_a_job_without_an_estimate_comes_last() -> None:
-    made = state(cluster([2]), [job("a"), job("b")])
-    made.J[c.J_ESTIMATE, 0] = c.NEVER
-    found = explain("srtf", ClusterView(made, 0, 0), 0)
+    unknown = state(cluster([2]), [job("a"), job("b")])
+    unknown.J[c.J_ESTIMATE, 0] = c.NEVER
+    found = explain("srtf", ClusterView(unknown, 0, 0), 0)
     assert found.rank == 2 and values(found)["estimate"] is None and values(found)["remaining"] is None
 
 
@@ -182,8 +196,8 @@ def test_a_dominant_share_by_hand() -> None:
 
 def mlf_view() -> ClusterView:
     """Two jobs of a chain of two equal parts, and one of a single task. All wait since 0; it is 1800 s."""
-    made = State()
-    made.apply(cluster([2]).events(0, ("user",), ("default",)))
+    filled = State()
+    filled.apply(cluster([2]).events(0, ("user",), ("default",)))
     out = EventBuffer()
     for i, (urgency, estimate_h, due_h, parts) in enumerate([(5, 1.0, 2.5, 2), (8, 2.0, None, 1), (2, 0.5, 6.0, 2)]):
         spec = plain_spec(1)[:, 0]
@@ -193,11 +207,11 @@ def mlf_view() -> ClusterView:
         }.items():  # fmt: skip
             spec[c.SPEC_COLUMN_NAMES.index(name)] = value
         out.add(0, EventKind.SUBMITTED, i, payload=spec)
-    made.apply(out.take())
-    made.J[c.J_UNITS_TOTAL, 0], made.J[c.J_UNITS_DONE, 0] = 100, 3
-    made.J[c.J_LOSS_DROPS, 0], made.J[c.J_LOSS_DROP_LAST, 0] = 700_000_000, 100_000_000
-    made.J[c.J_UNITS_TOTAL, 0] = 0
-    return ClusterView(made, 1800 * US, 0)
+    filled.apply(out.take())
+    filled.J[c.J_UNITS_TOTAL, 0], filled.J[c.J_UNITS_DONE, 0] = 100, 3
+    filled.J[c.J_LOSS_DROPS, 0], filled.J[c.J_LOSS_DROP_LAST, 0] = 700_000_000, 100_000_000
+    filled.J[c.J_UNITS_TOTAL, 0] = 0
+    return ClusterView(filled, 1800 * US, 0)
 
 
 def test_mlf_h_by_hand_unscaled() -> None:
@@ -223,11 +237,11 @@ def test_mlf_h_by_hand_unscaled() -> None:
 )
 def test_the_terms_of_mlf_h_add_up(spec: str) -> None:
     """In each sum the contributions give the whole, which is what the kernel ranks by."""
-    policy, view = make_policy(spec), mlf_view()
-    made, st = policy, view.state
+    policy, view = made(spec), mlf_view()
+    st = view.state
     tasks = int(st.C[c.C_TASKS])
     ML, CP, P, top = (np.zeros(tasks) for _ in range(4))
-    p.priorities(view.now_us, made.weights, st.J, st.T, st.C, ML, CP, np.zeros(tasks + 1, np.int64), P, top)  # type: ignore[attr-defined]
+    p.priorities(view.now_us, policy.weights, st.J, st.T, st.C, ML, CP, np.zeros(tasks + 1, np.int64), P, top)  # type: ignore[attr-defined]
     for number in range(3):
         found = explain(spec, view, number)
         v, t = values(found), terms(found)

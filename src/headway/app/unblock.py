@@ -10,6 +10,7 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.columns import ROW_MASK, Name, NodePhase, Phase, Reason
+from headway.core.explain import Explanation
 from headway.core.units import US_PER_S
 from headway.core.view import ClusterView, JobView
 from headway.place.assign import choose_for
@@ -100,8 +101,8 @@ def having(view: ClusterView, job: JobView) -> Json:
     return told | {"ends_s": estimated_end(view.state.J, job.row, view.now_us) / US_PER_S if known else None}
 
 
-def unblock(view: ClusterView, job: JobView, order: tuple[int, ...], kernel: int) -> list[Json]:
-    """What would let a queued job run, each with its numbers; `order`: the policy's; `kernel`: how it places gangs."""
+def unblock(view: ClusterView, job: JobView, explained: Explanation, kernel: int) -> list[Json]:
+    """What would let a queued job run, each with its numbers. `explained`: by the policy; `kernel`: how it places gangs."""
     found: list[Json] = []
     if job.hold:
         found.append({"what": "release", "words": "that its owner releases it"})
@@ -111,7 +112,7 @@ def unblock(view: ClusterView, job: JobView, order: tuple[int, ...], kernel: int
     if job.place:
         return [*found, *_holders(view, job)]
     found += _limit(view, job)
-    found += _others(view, job, order)
+    found += _others(view, job, explained)
     return [*found, _ends(view, job, kernel)]
 
 
@@ -125,11 +126,11 @@ def _limit(view: ClusterView, job: JobView) -> list[Json]:
     return [{"what": "limit", "words": words, "gpus": over}]
 
 
-def _others(view: ClusterView, job: JobView, order: tuple[int, ...]) -> list[Json]:
+def _others(view: ClusterView, job: JobView, explained: Explanation) -> list[Json]:
     """Whom the policy serves before the job, and which placed jobs it would stop first."""
-    if job.id not in order:
+    if explained.rank is None:
         return []
-    at = order.index(job.id)
+    order, at = explained.order, explained.rank - 1
     rows = np.array([view.state.row(number) for number in order], np.int64)
     J = view.state.J
     placed, gpus = J[c.J_PLACED, rows] == 1, J[c.J_GPUS, rows]
@@ -140,7 +141,7 @@ def _others(view: ClusterView, job: JobView, order: tuple[int, ...]) -> list[Jso
         words = f"places for the {_jobs(count, 'waiting ')} before it ({asked:,} GPUs), or that it ranks before them"
         named = [order[i] for i in np.flatnonzero(ahead)[-JOBS_NAMED_MAX:]]
         found.append({"what": "ahead", "words": words, "count": count, "gpus": asked, "jobs": named})
-    if placed.any():
+    if explained.stops:
         up = room_for(view, job.row).up
         before, after = int(gpus[:at].sum()), placed[at:]
         count, given = int(after.sum()), int(gpus[at:][after].sum())

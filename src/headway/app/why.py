@@ -219,7 +219,7 @@ def look(view: ClusterView, memo: Any, chosen: Chosen, number: int, history: Job
         "terms": [asdict(term) for term in explained.terms],
         "task_scores": [asdict(score) for score in explained.tasks],
         "reason": reason(view, job) if queued else having(view, job),
-        "unblock": unblock(view, job, explained.order, kernel) if queued else [],
+        "unblock": unblock(view, job, explained, kernel) if queued else [],
         "progress": progress(history),
     }
 

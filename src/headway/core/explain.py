@@ -53,6 +53,8 @@ class Explanation:
     words: str
     """The rule of the order, in one sentence."""
     tasks: tuple[TaskScore, ...] = ()
+    stops: bool = False
+    """Whether placed jobs further behind in the order are stopped for those before them."""
 
 
 class ExplainsPolicy(Policy, Protocol):
@@ -63,7 +65,9 @@ class ExplainsPolicy(Policy, Protocol):
         ...
 
 
-def ranked(order: Sequence[int], job: int, terms: Sequence[Term], words: str, tasks: Sequence[TaskScore] = ()) -> Explanation:
+def ranked(
+    order: Sequence[int], job: int, terms: Sequence[Term], words: str, tasks: Sequence[TaskScore] = (), *, stops: bool = False
+) -> Explanation:  # fmt: skip
     """The explanation of a job, with its rank from the order."""
     numbers = tuple(order)
-    return Explanation(numbers, numbers.index(job) + 1 if job in numbers else None, tuple(terms), words, tuple(tasks))
+    return Explanation(numbers, numbers.index(job) + 1 if job in numbers else None, tuple(terms), words, tuple(tasks), stops)

@@ -210,7 +210,7 @@ class Srtf:
 
     def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
         keys = remaining_order(view)
-        return by_keys(view, keys, job, remaining_terms(view, keys, job), "the shortest remaining time first")
+        return by_keys(view, keys, job, remaining_terms(view, keys, job), "the shortest remaining time first", stops=True)
 
 
 def remaining_order(view: ClusterView) -> Ints:
@@ -267,7 +267,7 @@ class Las:
             Term("quantum", quantum, SERVICE, "jobs in one quantum rank as equal"),
             Term("step", None if step is None else float(step), "quanta", "attained // quantum: least first"),
         )
-        return by_keys(view, keys, job, terms, "the least attained service first, in steps of a quantum")
+        return by_keys(view, keys, job, terms, "the least attained service first, in steps of a quantum", stops=True)
 
 
 def service_order(view: ClusterView, quantum: int, thresholds: Ints, promote: int, within: Ints) -> Ints:

@@ -59,15 +59,19 @@ def common_terms(view: ClusterView, row: int) -> tuple[Term, Term]:
     )
 
 
-def by_rows(view: ClusterView, order: Ints, job: int, terms: Sequence[Term], words: str) -> Explanation:
-    """The explanation of a job in an order of rows; the common terms stand around those given."""
+def by_rows(
+    view: ClusterView, order: Ints, job: int, terms: Sequence[Term], words: str, *, stops: bool = False
+) -> Explanation:  # fmt: skip
+    """The explanation of a job in an order of rows; the common terms stand around those given. `stops`: see `Explanation`."""
     first, last = common_terms(view, row_of(view, job))
-    return ranked(view.state.J[c.J_ID, order].tolist(), job, (first, *terms, last), words)
+    return ranked(view.state.J[c.J_ID, order].tolist(), job, (first, *terms, last), words, stops=stops)
 
 
-def by_keys(view: ClusterView, keys: Ints, job: int, terms: Sequence[Term], words: str) -> Explanation:
+def by_keys(
+    view: ClusterView, keys: Ints, job: int, terms: Sequence[Term], words: str, *, stops: bool = False
+) -> Explanation:  # fmt: skip
     """As `by_rows`, by sorted rank keys."""
-    return by_rows(view, keys & ROW_MASK, job, terms, words)
+    return by_rows(view, keys & ROW_MASK, job, terms, words, stops=stops)
 
 
 def by_arrival(view: ClusterView, job: int) -> Explanation:

@@ -272,7 +272,7 @@ def explain_fairly(view: ClusterView, over: str, resources: int, params: FairPar
         Term("share now", party_share(view, has, resources), "", f"what the placed jobs of {name} have"),
     )
     words = f"progressive filling over each {over}: who has least takes its next job"
-    return by_rows(view, order, job, terms, words if params.preempt else f"{words}; {WAITING_ONLY}")
+    return by_rows(view, order, job, terms, words if params.preempt else f"{words}; {WAITING_ONLY}", stops=params.preempt)
 
 
 def party_share(view: ClusterView, rows: Ints, resources: int) -> float:

@@ -141,7 +141,7 @@ class Edf:
             Term("slack", None if due is None else due - view.now_s, "s", "from now to the deadline; below 0: it has passed"),
         )
         if self.params.preempt:
-            return by_keys(view, keys, job, terms, "the earliest deadline first")
+            return by_keys(view, keys, job, terms, "the earliest deadline first", stops=True)
         waits = keys[st.J[c.J_PLACED, keys & ROW_MASK] == 0]
         return by_keys(view, waits, job, terms, f"the earliest deadline first; {WAITING_ONLY}")
 

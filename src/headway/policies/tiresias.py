@@ -90,7 +90,7 @@ class Tiresias:
             terms.append(Term("gittins index", index, "1/s", f"by {int(memo['bins'].sum())} completed jobs: highest first"))
             terms.append(Term("place in queue", place, "", "by falling index; 0: promoted" + (", as it is" if due else "")))
             words = "the first queue by attained service, and in it the highest Gittins index"
-        return by_keys(view, keys, job, terms, words)
+        return by_keys(view, keys, job, terms, words, stops=True)
 
 
 class TiresiasGittins(Tiresias):
