@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headway.core import codec
 from headway.core import columns as c
-from headway.core.codec import CHUNK, DamagedSegmentError, JournalWriter, decode, encode, read
+from headway.core.codec import CHUNK, DamagedSegmentError, JournalWriter, decode, encode, read, run_of
 from headway.core.columns import EventKind
 from headway.core.errors import UserError
 from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate
@@ -313,3 +313,41 @@ def test_a_batch_is_copied_when_it_is_handed_over() -> None:
     writer.append(batch)
     batch.records[:] = 0
     assert writer.close() == hashed([numbered(0, 4)])
+
+
+# -- what the header says of the run ---------------------------------------------------------------------------------
+def test_what_the_header_says_of_the_run_changes_no_event() -> None:
+    run = {"policy": "las:quantum=600", "seed": 7, "jobs": ["train-1", "Zoë\n"]}
+    named = encode(numbered(0, 3), run=run) + encode(numbered(3, 5))
+    stream = io.BytesIO(named)
+    assert run_of(stream) == run
+    found, trouble = read(stream)
+    assert trouble is None and same(found, numbered(0, 5))
+    assert named.split(b"\n", 1)[1].startswith(numbered(0, 3).records.T.tobytes()), "the body stays as it was"
+
+
+def test_a_journal_from_before_runs_had_names_reads_as_ever() -> None:
+    """Byte for byte what version 1 wrote first: one event, no word of the run; an older reader looks up its own keys alone."""
+    rest = b'{"events": 1, "pool": 1, "schema": 1, "texts": {}}'
+    body = b"".join(n.to_bytes(8, "little", signed=True) for n in [5, 28, 0, 0, 2, 0, 0, 1, 9])
+    old = b"headway-journal " + hashlib.sha256(rest + b"\n" + body).hexdigest().encode() + b" " + rest + b"\n" + body
+    stream = io.BytesIO(old)
+    assert run_of(stream) is None
+    found, trouble = read(stream)
+    assert trouble is None and found.records.tolist() == [[5, 28, 0, 0, 2, 0, 0, 1]] and found.pool.tolist() == [9]
+    assert encode(found) == old
+    header = json.loads(encode(found, run={"seed": 1}).split(b"\n", 1)[0].split(b" ", 2)[2])
+    assert header == json.loads(rest) | {"run": {"seed": 1}}, "an older reader finds all that it looks for, and the same schema"
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"x", b"headway-journal", b"headway-journal 12 {", b'headway-journal 12 {"run": 3}\n', b"\xff\x00" * 9]
+)
+def test_no_header_says_nothing_of_the_run(junk: bytes) -> None:
+    stream = io.BytesIO(junk)
+    assert run_of(stream) is None and stream.tell() == 0
+
+
+def test_an_altered_word_about_the_run_is_damage() -> None:
+    altered = encode(numbered(0, 3), run={"seed": 1}).replace(b'"seed": 1', b'"seed": 2')
+    assert read(io.BytesIO(altered))[1] == "a segment is cut short or altered"

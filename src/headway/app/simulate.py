@@ -34,6 +34,8 @@ NS_PER_MS = 1_000_000
 SEED_MAX = 2**63 - 1
 RESTART_S = 30.0
 """What starting again takes a job that says nothing of it."""
+NAMES_LENGTH_MAX = 1 << 24
+"""Characters of job names that a journal's header takes in, so that it stays a line that can be read."""
 
 Json = dict[str, Any]
 Progress = Callable[[float], None]
@@ -147,10 +149,27 @@ def outcomes(
                     journal=journal,
                     progress=tell,
                     sinks=sinks(chosen) if sinks is not None else (),
+                    about=about(chosen, workload, cluster, request.seed, prepared.round_s) if journal else None,
                 )
             except StuckError as error:
                 raise UserError(str(error), key=f"policy {chosen.spec}") from None
         yield chosen, outcome
+
+
+def about(chosen: Chosen, workload: Workload, cluster: Cluster, seed: int, round_s: float) -> Json:
+    """What a journal's header says of its run: enough to know it again, and to ask its policy. The names of the jobs too, where
+    they have any."""
+    names = {"jobs": list(workload.job_names)} if 0 < sum(map(len, workload.job_names)) <= NAMES_LENGTH_MAX else {}
+    return {
+        "policy": chosen.spec,
+        "params": _params(chosen),
+        "workload": workload.name,
+        "workload_sha256": workload.sha256,
+        "cluster": cluster.name,
+        "seed": seed,
+        "round_s": round_s,
+        **names,
+    }
 
 
 def _warm_up(chosen: Chosen) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -33,15 +33,17 @@ class DamagedSegmentError(Exception):
     """A segment that is cut short or altered; everything before it is whole."""
 
 
-def encode(batch: EventBatch, *, schema: int | None = None) -> bytes:
-    """One segment."""
+def encode(batch: EventBatch, *, schema: int | None = None, run: Mapping[str, Any] | None = None) -> bytes:
+    """One segment. `run`: what the first one of a run says of it (JSON); it is no event, and not part of the journal's hash."""
     body = np.ascontiguousarray(batch.records.T).astype("<i8").tobytes() + batch.pool.astype("<i8").tobytes()
-    header = {
+    header: dict[str, Any] = {
         "schema": SCHEMA if schema is None else schema,
         "events": len(batch),
         "pool": len(batch.pool),
         "texts": {str(i): text for i, text in sorted(batch.texts.items())},
     }
+    if run is not None:
+        header["run"] = dict(run)
     line = json.dumps(header, ensure_ascii=False, sort_keys=True).encode()
     return f"{MAGIC} {_checksum(line, body)} ".encode() + line + b"\n" + body
 
@@ -103,6 +105,18 @@ def read(stream: BinaryIO) -> tuple[EventBatch, str | None]:
     except DamagedSegmentError as damage:
         return concatenate(parts) if parts else EMPTY, str(damage)
     return concatenate(parts) if parts else EMPTY, None
+
+
+def run_of(stream: BinaryIO) -> dict[str, Any] | None:
+    """What the first header of a journal says of its run; None if nothing, or if there is no such header. The stream, which must
+    be at its beginning, is put back there; whether the header is sound is for `decode` to say."""
+    _, _, rest = stream.readline(1 << 26).partition(b" ")
+    stream.seek(0)
+    try:
+        run = json.loads(rest.partition(b" ")[2])["run"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return run if isinstance(run, dict) else None
 
 
 class JournalWriter:

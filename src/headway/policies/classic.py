@@ -10,14 +10,16 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.columns import ROW_MASK
+from headway.core.explain import Explanation, Term
 from headway.core.plan import EMPTY_COUNTS, Draft, Plan
 from headway.core.view import ClusterView
 from headway.place.assign import M_MORE, M_OVERRIDES, M_UNPLACED, M_UNSELECTED
 from headway.place.passes import in_order, leaving_keys, with_backfill
 from headway.place.quotas import begin, by_rank_within_quotas, has_limits, has_quotas, serve_claims, work_arrays
 from headway.place.ranked import EVICTED, NOBODY, by_rank
+from headway.policies.explain import SERVICE, WAITING_ONLY, by_keys, by_rows, own_key, row_of, seconds, sorted_keys
 from headway.policies.params import Common, param
-from headway.policies.ranks import placed_crossing, remaining_keys, service_keys
+from headway.policies.ranks import attained_us, placed_crossing, remaining_keys, run_us, service_keys
 
 US = 1_000_000
 SRTF_UNIT_US = 10_000
@@ -135,6 +137,10 @@ class Fifo:
         )  # fmt: skip
         return draft.plan()
 
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        words = f"first come, first served; who does not fit holds up all that want the same kind of GPU; {WAITING_ONLY}"
+        return by_rows(view, waiting_in_order(view), job, (), words)
+
 
 @dataclass(frozen=True, slots=True)
 class BackfillParams(Common):
@@ -156,6 +162,10 @@ class FifoBackfill:
         order = NO_ORDER if equal and not has_quotas(view.state.Q) else waiting_in_order(view)
         backfill(view, draft, order, self.params.kernel, self.params.depth, in_turn=True)
         return draft.plan()
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        words = f"first come, first served; later jobs fill the gaps that do not delay the first; {WAITING_ONLY}"
+        return by_rows(view, waiting_in_order(view), job, (), words)
 
 
 def backfill(view: ClusterView, draft: Draft, order: Ints, kernel: int, depth: int, *, in_turn: bool = False) -> None:
@@ -198,6 +208,28 @@ class Srtf:
         placed, waiting = remaining_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, st.scratch.keys_placed, st.scratch.keys_waiting)
         return place_by_rank(view, placed, waiting, self.params.kernel).plan()
 
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        keys = remaining_order(view)
+        return by_keys(view, keys, job, remaining_terms(view, keys, job), "the shortest remaining time first", stops=True)
+
+
+def remaining_order(view: ClusterView) -> Ints:
+    """The rank keys by remaining time, in order."""
+    st = view.state
+    return sorted_keys(view, lambda placed, waiting: remaining_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, placed, waiting))
+
+
+def remaining_terms(view: ClusterView, keys: Ints, job: int) -> tuple[Term, Term, Term]:
+    """The terms of a rank by remaining time."""
+    J, row = view.state.J, row_of(view, job)
+    key, estimate, run_s = own_key(keys, row), seconds(int(J[c.J_ESTIMATE, row])), run_us(J, row, view.now_us) / US
+    left = None if key is None or estimate is None else key * SRTF_UNIT_US / US
+    return (
+        Term("estimate", estimate, "s", "run time that the policy was told; without one a job comes last", 1.0, estimate),
+        Term("run time", run_s, "s", "what it has run so far", -1.0, 0.0 - run_s),
+        Term("remaining", left, "s", "max(0, estimate − run time) in steps of 10 ms, as the policy compares it: least first"),
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class OracleSrtf(Srtf):
@@ -225,6 +257,26 @@ class Las:
         if view.waiting == 0:
             return view.draft().plan()
         return serve_least(view, round(self.params.quantum * US), NO_ORDER, 0, NO_ORDER, self.params.kernel, c.NEVER)
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        keys = service_order(view, round(self.params.quantum * US), NO_ORDER, 0, NO_ORDER)
+        row, quantum = row_of(view, job), self.params.quantum
+        step = own_key(keys, row)
+        terms = (
+            Term("attained", attained_us(view.state.J, row, view.now_us) / US, SERVICE, "GPUs × run time so far"),
+            Term("quantum", quantum, SERVICE, "jobs in one quantum rank as equal"),
+            Term("step", None if step is None else float(step), "quanta", "attained // quantum: least first"),
+        )
+        return by_keys(view, keys, job, terms, "the least attained service first, in steps of a quantum", stops=True)
+
+
+def service_order(view: ClusterView, quantum: int, thresholds: Ints, promote: int, within: Ints) -> Ints:
+    """The rank keys by attained service, in order. See `ranks.service_keys` for the arguments."""
+    st = view.state
+    return sorted_keys(
+        view,
+        lambda placed, waiting: service_keys(st.J, st.C, view.now_us, quantum, thresholds, promote, within, placed, waiting),
+    )
 
 
 def serve_least(

@@ -6,6 +6,8 @@ from typing import Any
 
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
+from headway.policies.mlfs.load_control import LoadControlParams, with_load_control
+from headway.policies.mlfs.policy import MlfH, MlfHParams
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
 from headway.policies.tiresias import Tiresias, TiresiasGittins, TiresiasParams
@@ -66,3 +68,12 @@ def drf() -> Entry:
 
 def borg_fair() -> Entry:
     return _entry("borg-fair", fair.BorgFair, fair.BorgFairParams, preempts=True)
+
+
+def mlf_h() -> Entry:
+    return _entry("mlf-h", MlfH, MlfHParams, preempts=True)
+
+
+def beside_mlf_c(inner: Policy, words: dict[str, str]) -> Policy:
+    """MLF-C beside a policy."""
+    return with_load_control(inner, make_params(LoadControlParams, "mlf-c", words))

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
 from headway.core.codes import UP
+from headway.core.columns import Name
+from headway.core.explain import Explanation, Term
 from headway.core.jit import kernel
 from headway.core.plan import Plan
 from headway.core.view import ClusterView
 from headway.policies.classic import place_by_rank
+from headway.policies.explain import WAITING_ONLY, by_rows, row_of
 from headway.policies.params import Common, param
 from headway.policies.ranks import KEY_BITS, PRIORITY_TOP
 from headway.policies.simple import UNFIT, place_in_order
@@ -225,6 +228,9 @@ class Drf:
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         return decide_fairly(view, self.params.over, 3, self.params)
 
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        return explain_fairly(view, self.params.over, 3, self.params, job)
+
 
 @dataclass(frozen=True, slots=True)
 class BorgFairParams(FairParams):
@@ -240,3 +246,40 @@ class BorgFair:
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         return decide_fairly(view, self.params.over, 1, self.params)
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        return explain_fairly(view, self.params.over, 1, self.params, job)
+
+
+def explain_fairly(view: ClusterView, over: str, resources: int, params: FairParams, job: int) -> Explanation:
+    """Where a job stands in the fair order, and the share that its party has when its turn comes."""
+    st, row = view.state, row_of(view, job)
+    order = fair_order(view, over, resources, params.preempt)
+    of_row = parties(view, over).of_row
+    party = int(of_row[row])
+    mine = order[of_row[order] == party]
+    before = mine[: np.flatnonzero(mine == row)[0]] if row in mine else mine
+    placed = view.placed_rows()
+    has = placed[of_row[placed] == party]
+    weight = max(int(st.Q[c.Q_WEIGHT, party]), 1) if over == "queue" else 1
+    turn = party_share(view, before if params.preempt else np.concatenate((has, before)), resources)
+    name = f"job {job}" if over == "job" else st.name(Name.USER if over == "user" else Name.QUEUE, party)
+    of = "largest of GPUs, cpus, memory" if resources == 3 else "part of the GPUs"
+    terms = (
+        Term("ahead of it", float(len(before)), "jobs", f"of the same {over} ({name}), taken before it"),
+        Term("share", turn, "", f"of {name} when its turn comes ({of}), ÷ weight: least first", 1 / weight, turn / weight),
+        Term("weight", float(weight), "", f"of {name}"),
+        Term("share now", party_share(view, has, resources), "", f"what the placed jobs of {name} have"),
+    )
+    words = f"progressive filling over each {over}: who has least takes its next job"
+    return by_rows(view, order, job, terms, words if params.preempt else f"{words}; {WAITING_ONLY}", stops=params.preempt)
+
+
+def party_share(view: ClusterView, rows: Ints, resources: int) -> float:
+    """The dominant share of a party of weight 1 that has these jobs (rows)."""
+    st = view.state
+    need = np.zeros((3, int(st.C[c.C_ROWS])), np.int64)
+    demands(rows, st.J, st.T, need)
+    up = st.N[:, st.N[c.N_PHASE] == UP]
+    total = up[[c.N_GPUS, c.N_CPU_MAX, c.N_MEM_MAX]].sum(axis=1) * np.array([c.WHOLE, 1, 1])
+    return share_of(0, resources, need.sum(axis=1, keepdims=True), total, np.ones(1, np.int64))

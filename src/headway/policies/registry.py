@@ -11,7 +11,7 @@ from typing import Any
 from headway.core.errors import UserError
 from headway.core.plan import Plan
 from headway.core.policy import Memo, Policy
-from headway.core.specstring import Part, parse_part, unknown_name
+from headway.core.specstring import parse_spec, unknown_name
 from headway.core.view import ClusterView
 
 REGISTRY: dict[str, str] = {
@@ -26,7 +26,10 @@ REGISTRY: dict[str, str] = {
     "drf": "headway.policies.factories:drf",
     "borg-fair": "headway.policies.factories:borg_fair",
     "random": "headway.policies.factories:random",
+    "mlf-h": "headway.policies.factories:mlf_h",
 }
+BESIDE: dict[str, str] = {"mlf-c": "headway.policies.factories:beside_mlf_c"}
+"""What can stand beside any policy: a function of it and of the words of the parameters."""
 ENTRY_POINTS = "headway.policies"
 
 
@@ -83,15 +86,24 @@ def entry(name: str) -> Entry:
 
 
 def choose(text: str) -> Chosen:
-    """The policy that a spec string names.
+    """The policy that a spec string names: `NAME[:key=value,…]`, and what stands beside it, `+mlf-c[:key=value,…]`.
 
     Raises:
         UserError: an unknown policy or parameter, or a value out of range.
     """
-    part: Part = parse_part(text, "policy")
+    part, *beside = parse_spec(text, "policy")
     found = entry(part.name)
     policy = found.make(dict(part.params))
-    return Chosen(policy, str(part), dict(part.params), found.oracle)
+    params = dict(part.params)
+    for other in beside:
+        if other.name not in BESIDE:
+            raise unknown_name("component beside a policy", other.name, BESIDE)
+        if sum(one.name == other.name for one in beside) > 1:
+            raise UserError("given twice", key=f"policy {text.strip()}: {other.name}")
+        module, _, function = BESIDE[other.name].partition(":")
+        policy = getattr(import_module(module), function)(policy, dict(other.params))
+        params |= {f"{other.name}.{key}": value for key, value in other.params.items()}
+    return Chosen(policy, "+".join(map(str, (part, *beside))), params, found.oracle)
 
 
 def make_policy(text: str) -> Policy:

@@ -13,12 +13,22 @@ from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import STOPPING
 from headway.core.columns import ROW_MASK
+from headway.core.explain import Explanation, Term
 from headway.core.jit import kernel
 from headway.core.plan import Draft, Plan
 from headway.core.view import ClusterView
 from headway.place.passes import as_they_fit, in_order
 from headway.place.quotas import has_quotas
-from headway.policies.classic import SRTF_UNIT_US, after_claims, backfill, place_by_rank
+from headway.policies.classic import (
+    SRTF_UNIT_US,
+    US,
+    after_claims,
+    backfill,
+    place_by_rank,
+    remaining_order,
+    remaining_terms,
+)
+from headway.policies.explain import WAITING_ONLY, by_keys, by_rows, own_key, row_of, seconds, sorted_keys
 from headway.policies.params import Common, param
 from headway.policies.ranks import pack, remaining_keys
 
@@ -71,6 +81,12 @@ class Sjf:
         order = np.sort(s.keys_waiting[:waiting]) & ROW_MASK
         return place_in_order(view, order, self.params.kernel, self.params.unfit, self.params.depth).plan()
 
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        keys = remaining_order(view)
+        waits = keys[view.state.J[c.J_PLACED, keys & ROW_MASK] == 0]
+        words = f"the shortest estimate first; {WAITING_ONLY}"
+        return by_keys(view, waits, job, remaining_terms(view, keys, job), words)
+
 
 @kernel
 def deadline_keys(J: Table, C: Ints, unit: int, placed: Ints, waiting: Ints) -> tuple[int, int]:
@@ -115,6 +131,20 @@ class Edf:
         order = np.sort(s.keys_waiting[:waiting]) & ROW_MASK
         return place_in_order(view, order, self.params.kernel, self.params.unfit, self.params.depth).plan()
 
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        st, row = view.state, row_of(view, job)
+        keys = sorted_keys(view, lambda placed, waiting: deadline_keys(st.J, st.C, DEADLINE_UNIT_US, placed, waiting))
+        key, due = own_key(keys, row), seconds(int(st.J[c.J_DEADLINE, row]))
+        at = None if key is None or due is None else key * DEADLINE_UNIT_US / US
+        terms = (
+            Term("deadline", at, "s", "in steps of 10 ms, as the policy compares it: earliest first; jobs without one last"),
+            Term("slack", None if due is None else due - view.now_s, "s", "from now to the deadline; below 0: it has passed"),
+        )
+        if self.params.preempt:
+            return by_keys(view, keys, job, terms, "the earliest deadline first", stops=True)
+        waits = keys[st.J[c.J_PLACED, keys & ROW_MASK] == 0]
+        return by_keys(view, waits, job, terms, f"the earliest deadline first; {WAITING_ONLY}")
+
 
 @dataclass(frozen=True, slots=True)
 class RandomParams(Common):
@@ -133,9 +163,20 @@ class Random:
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()
-        rows, J = view.waiting_rows(), view.state.J
-        order = rows[np.lexsort((draws(self.params.seed, J[:, rows]), -J[c.J_PRIORITY, rows]))]
+        order = self.order(view)
         return place_in_order(view, order, self.params.kernel, self.params.unfit, self.params.depth).plan()
+
+    def order(self, view: ClusterView) -> Ints:
+        """Waiting rows by priority, then their draw."""
+        rows, J = view.waiting_rows(), view.state.J
+        order: Ints = rows[np.lexsort((draws(self.params.seed, J[:, rows]), -J[c.J_PRIORITY, rows]))]
+        return order
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        row = row_of(view, job)
+        draw = int(draws(self.params.seed, view.state.J[:, row : row + 1])[0]) / 2**64
+        term = Term("draw", draw, "", "the job's random number, 0…1: least first")
+        return by_rows(view, self.order(view), job, (term,), f"a random order, the same in every round; {WAITING_ONLY}")
 
 
 def draws(seed: int, J: Table) -> NDArray[np.uint64]:

@@ -22,12 +22,14 @@ from headway.core import columns as c
 from headway.core.arrays import Floats, Ints
 from headway.core.columns import EventKind
 from headway.core.events import EventBatch
+from headway.core.explain import Explanation, Term
 from headway.core.plan import Plan
 from headway.core.view import ClusterView
 from headway.place.gang import Kernel
-from headway.policies.classic import NO_ORDER, US, serve_least
+from headway.policies.classic import NO_ORDER, US, serve_least, service_order
+from headway.policies.explain import SERVICE, by_keys, own_key, row_of, seconds
 from headway.policies.params import Common, param
-from headway.policies.ranks import BINS, service_bin
+from headway.policies.ranks import BINS, attained_us, effective, limit_of, overdue, service_bin
 
 BINS_PER_OCTAVE = 4
 HISTORY_MIN = 20
@@ -64,6 +66,31 @@ class Tiresias:
         within = NO_ORDER if memo is None else gittins_order(memo["bins"])
         skew = round(p.skew * 1_000_000) if p.skew < 1 else c.NEVER
         return serve_least(view, 0, self.thresholds_us, round(p.promote * 1000), within, int(Kernel.CONSOLIDATED), skew)
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        J, row, now, limits, promote = view.state.J, row_of(view, job), view.now_us, self.thresholds_us, self.params.promote
+        within, knob = NO_ORDER if memo is None else gittins_order(memo["bins"]), round(promote * 1000)
+        keys = service_order(view, 0, limits, knob, within)
+        attained = attained_us(J, row, now)
+        service, promotion = effective(J, row, now, knob)
+        queue, limit = limit_of(service, 0, limits)
+        terms = [
+            Term("attained", attained / US, SERVICE, "GPUs × run time so far"),
+            Term("counted", service / US, SERVICE, "what counts of it: a promoted job starts again at 0"),
+            Term("queue", float(queue), "", f"of {self.params.queues}, from 0: by the thresholds; the first goes first"),
+            Term("queue's end", seconds(limit), SERVICE, "the service at which it goes to the next queue"),
+            Term("promotion", seconds(promotion), "s", f"when it will have waited {promote:g} × its run time: back to queue 0"),
+        ]
+        words = "the first queue by attained service, and in it who came first"
+        if memo is not None:
+            first = int(limits[0]) if len(limits) else c.NEVER
+            step, due = own_key(keys, row), overdue(J, row, now, knob, first)[0]
+            index = float(gittins_index(memo["bins"])[service_bin(attained)]) if len(within) else None
+            place = None if step is None or not len(within) else float(step % (len(within) + 1))
+            terms.append(Term("gittins index", index, "1/s", f"by {int(memo['bins'].sum())} completed jobs: highest first"))
+            terms.append(Term("place in queue", place, "", "by falling index; 0: promoted" + (", as it is" if due else "")))
+            words = "the first queue by attained service, and in it the highest Gittins index"
+        return by_keys(view, keys, job, terms, words, stops=True)
 
 
 class TiresiasGittins(Tiresias):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 
@@ -221,13 +221,14 @@ def simulate(
     journal: Path | None = None, faults: Faults | None = None, progress: Callable[[float], None] | None = None,
     brains: Brains | None = None, keep_journal: bool = False, capabilities: Capabilities | None = None, strict: bool = True,
     watch: Callable[[Simulation], None] | None = None, world: World | None = None,
-    sinks: tuple[Callable[[EventBatch], None], ...] = (),
+    sinks: tuple[Callable[[EventBatch], None], ...] = (), about: Mapping[str, Any] | None = None,
 ) -> Outcome:  # fmt: skip
     """Run a workload on a cluster under a policy, to the end of its last job.
 
     `interval_s` is the round interval (0: a round at every event); with `skip=False` no round is left out. `progress` is told
     the finished fraction;
-    `watch` is called after every round (for tests); `sinks` are handed the journal, chunk by chunk.
+    `watch` is called after every round (for tests); `sinks` are handed the journal, chunk by chunk; `about` is what the file
+    `journal` says of the run in its header (JSON).
 
     Raises:
         StuckError: jobs wait for ever under this policy.
@@ -237,7 +238,7 @@ def simulate(
     stream = journal.open("wb") if journal else None
     takers: list[Callable[[EventBatch], None]] = [metrics.update, *sinks]
     if stream:
-        takers.append(lambda chunk: _write(stream, chunk))
+        takers.append(_writer(stream, about))
     if keep_journal:
         takers.append(parts.append)
     if brains is None:
@@ -280,5 +281,11 @@ def simulate(
     return outcome
 
 
-def _write(stream: BinaryIO, chunk: EventBatch) -> None:
-    stream.write(encode(chunk))
+def _writer(stream: BinaryIO, about: Mapping[str, Any] | None) -> Callable[[EventBatch], None]:
+    """Who writes the journal's segments; `about` stands in the header of the first."""
+    first = [about]
+
+    def write(chunk: EventBatch) -> None:
+        stream.write(encode(chunk, run=first.pop() if first else None))
+
+    return write

@@ -15,9 +15,11 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints
+from headway.core.explain import Explanation
 from headway.core.plan import Plan
 from headway.core.view import ClusterView
 from headway.policies.mlfs import priority as p
+from headway.policies.mlfs.explain import explain_mlf_h
 from headway.policies.mlfs.heuristic import mlf_h, mlf_h_leave, queue_keys
 from headway.policies.params import param
 
@@ -96,3 +98,9 @@ class MlfH:
         if unplaced or view.state.C[c.C_RUNNING]:
             draft.wake_at_us(view.now_us)
         return draft.plan()
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        q = self.params
+        return explain_mlf_h(
+            view, job, self.weights, self.limits, q.time_unit, migration=q.migration, sharing=q.sharing, bandwidth=q.bandwidth
+        )

@@ -1,0 +1,228 @@
+"""MLF-C (Wang, Liu, Shen, CoNEXT 2020, §3.5): load control, which stops training that no longer improves accuracy.
+
+It stands beside any policy (`tiresias+mlf-c`): that one decides who runs where; MLF-C which stop rule of those that a job's
+owner allows is in force, and who has done enough. What the paper says: three stop options (the iterations asked for; *OptStop*,
+close to the best accuracy that the job will reach; the required accuracy), and under overload a permitted downgrade that saves
+iterations. The cluster is overloaded while jobs queue or the mean load of its servers is above h_s. What we read into it: the
+queue counts after the allocation, and only jobs that have waited a tick and whose gang does not fit into what is free (A7); loads
+by the RMS norm (A6); a job is never stopped before its required accuracy while that is within reach (specs of MLFS, §11); both
+tests look at the fitted curve, since single reports are noisy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.core import columns as c
+from headway.core.arrays import Floats, Ints, Table
+from headway.core.columns import Estimator, NodePhase, Op, Phase, Reason, StopRule
+from headway.core.events import EventBatch
+from headway.core.plan import Plan, Request
+from headway.core.policy import Memo, Policy
+from headway.core.state import State
+from headway.core.view import ClusterView
+from headway.perf import forecast
+from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU
+from headway.policies.params import param
+
+Bools = NDArray[np.bool_]
+
+PPM = 1_000_000
+US = 1_000_000
+POINTS_MIN = 5
+"""Observed units before a curve is asked for."""
+NEAR_REQUIRED = 0.03
+"""From so little below the required accuracy on, the curve is refitted often; before that, at every tenth of the run."""
+SPARSE_FRAC = 0.1
+MOVES = (Op.PLACE, Op.RELEASE, Op.FINISH)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadControlParams:
+    downgrade: bool = param(True, "under overload, put a stop rule into force that the owner allows and that saves iterations")
+    h_s: float = param(0.9, "mean load of the servers above which the cluster is overloaded", high=2)
+    norm: str = param(
+        "rms", "load of a server from its four usages (A6): root mean square, or their plain norm", choices=("rms", "raw")
+    )
+    queue: str = param(
+        "fit", "which queued jobs mean overload (A7): whose gang does not fit, any, none", choices=("fit", "any", "none")
+    )
+    tick: float = param(60.0, "seconds that a job has waited before it counts as queued")
+    near: float = param(0.005, "OptStop: how close to the predicted best accuracy is enough", high=1)
+    slack: float = param(0.002, "how far above the required accuracy the fitted curve has to be", high=1)
+    confidence: float = param(0.95, "from which the required accuracy counts as out of reach", low=0.5, high=0.9999)
+    refit: float = param(0.04, "share of a run after which its curve is fitted again", low=0.001, high=1)
+    literal: bool = param(False, "stop a job at once whose required accuracy is out of reach, as the paper's sentence says")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadControl:
+    """Stops jobs that have done enough, beside another policy."""
+
+    inner: Policy
+    params: LoadControlParams
+    asks: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.inner.name}+mlf-c"
+
+    def decide(self, view: ClusterView, memo: Memo) -> Plan:
+        plan = self.inner.decide(view, memo)
+        st, q = view.state, self.params
+        rows = int(st.C[c.C_ROWS])
+        J, curve = st.J[:, :rows], st.F[Estimator.CURVE * 8 : Estimator.CURVE * 8 + 8, :rows].T
+        phase = J[c.J_PHASE]
+        live = phase <= Phase.STOPPING
+        up = (phase == Phase.RUNNING) & (J[c.J_MUST_STOP] == 0) & (J[c.J_FINISHING] == 0)
+        over, wake_us = overloaded(st, plan, view.now_us, q)
+        fitted = up & np.isfinite(curve[:, C_K_LAST]) & (curve[:, C_K_LAST] > 0)
+        required = J[c.J_ACC_REQUIRED] / PPM
+        chance = np.ones(rows)
+        if fitted.any():
+            chance[fitted] = forecast.reach_probability(curve[fitted], required[fitted])
+        lost = fitted & (required > 0) & ((chance < 1 - q.confidence) | hopeless(J, curve, required, q))
+        rule = rules(J, required, lost, over and q.downgrade)
+        done = fitted & enough(curve, required, lost, rule, q)
+        if done.any():
+            wake_us = view.now_us  # their places are free at the next round
+        changed = np.flatnonzero(live & (rule != J[c.J_RULE_IN_FORCE]))
+        overrides = extended(plan.overrides, st, np.flatnonzero(done), changed, rule)
+        fits = J[c.J_ID, up & ~done & due(J, curve, required, q)].tolist()
+        requests = (*plan.requests, *(Request(Estimator.CURVE, job) for job in fits))
+        return Plan(overrides, plan.places, plan.seen, min(plan.wake_at_us, wake_us), requests)
+
+
+class RememberingLoadControl(LoadControl):
+    """The same, beside a policy with a memo."""
+
+    __slots__ = ()
+
+    def start(self) -> Memo:
+        inner: Any = self.inner
+        return inner.start()
+
+    def fold(self, memo: Memo, events: EventBatch) -> Memo:
+        inner: Any = self.inner
+        return inner.fold(memo, events)
+
+
+def with_load_control(inner: Policy, params: LoadControlParams) -> LoadControl:
+    """MLF-C beside a policy."""
+    return (RememberingLoadControl if hasattr(inner, "fold") else LoadControl)(inner, params)
+
+
+def overloaded(st: State, plan: Plan, now_us: int, q: LoadControlParams) -> tuple[bool, int]:
+    """Whether the cluster is overloaded once the plan is carried out (§3.5), and when a job's wait begins to count (µs)."""
+    if mean_load(st, q.norm) > q.h_s:
+        return True, c.NEVER
+    rows = int(st.C[c.C_ROWS])
+    if q.queue == "none" or st.C[c.C_WAITING] == 0:
+        return False, c.NEVER
+    J = st.J[:, :rows]
+    waits = (J[c.J_PHASE] == Phase.QUEUED) & (J[c.J_PLACED] == 0) & (J[c.J_HOLD] == 0)
+    O = plan.overrides
+    placed = O[:, c.O_OP] == Op.PLACE
+    waits[O[placed, c.O_ROW]] = False
+    since = J[c.J_QUEUED_AT] + round(q.tick * US)
+    young = waits & (since > now_us)
+    wake = int(since[young].min()) if young.any() else c.NEVER
+    waits &= ~young
+    if not waits.any():
+        return False, wake
+    if q.queue == "any":
+        return True, wake
+    told = set(O[(O[:, c.O_OP] == Op.WHY) & (O[:, c.O_REASON] == Reason.NO_ROOM), c.O_ROW].tolist())
+    no_room = (J[c.J_WHY] == Reason.NO_ROOM) | np.isin(np.arange(rows), list(told))
+    return bool((waits & (no_room | (needed_milli(J) > free_milli(st, plan)))).any()), wake
+
+
+def mean_load(st: State, norm: str) -> float:
+    """O_c: the mean over the nodes that are up of the norm of their usages of GPUs, cpus, memory and network (§3.5, A6)."""
+    N = st.N
+    up = N[c.N_PHASE] == NodePhase.UP
+    if not up.any():
+        return 0.0
+    used = np.zeros(N.shape[1])
+    np.add.at(used, st.G[c.G_NODE], st.G[c.G_USED])
+    shares = [used / np.maximum(N[c.N_GPUS] * c.WHOLE, 1)]
+    for use, most in ((c.N_USE_CPU, c.N_CPU_MAX), (c.N_USE_MEM, c.N_MEM_MAX), (c.N_USE_NET, c.N_NET_MAX)):
+        shares.append(N[use] / np.maximum(N[most], 1))
+    square = np.sum(np.square(np.stack(shares)), axis=0)
+    return float(np.mean(np.sqrt(square / (4 if norm == "rms" else 1))[up]))
+
+
+def needed_milli(J: Table) -> Ints:
+    """Thousandths of GPUs that each job takes at least."""
+    need: Ints = np.where(J[c.J_SHARE] == 1, J[c.J_GPU_MILLI], J[c.J_GPUS] * c.WHOLE)
+    return need
+
+
+def free_milli(st: State, plan: Plan) -> int:
+    """Thousandths of GPUs that nobody wants once the plan is carried out: whole ones, and what is left on shared ones."""
+    booked = st.G[c.G_BOOKED]
+    limit = np.where((booked > 0) & (booked < c.WHOLE), st.C[c.C_SHARE_LIMIT], c.WHOLE)
+    up = st.N[c.N_PHASE, st.G[c.G_NODE]] == NodePhase.UP
+    free = int(np.maximum(limit - booked, 0)[up].sum())
+    O = plan.overrides
+    moved = O[np.isin(O[:, c.O_OP], MOVES), c.O_ROW]
+    back = int(st.J[c.J_GPU_MILLI, moved[st.J[c.J_PLACED, moved] == 1]].sum())
+    bits: int = sum(bin(mask).count("1") * book for _, mask, book in plan.places.tolist())
+    return free + back - bits
+
+
+def rules(J: Table, required: Floats, lost: Bools, over: bool) -> Ints:
+    """The stop rule of each job: the owner's choice, or under overload the permitted one that saves most iterations. Downgrades
+    go from fixed to OptStop to accuracy, never back up; one to an accuracy that is out of reach saves nothing."""
+    rule: Ints = J[c.J_STOP_RULE].copy()
+    if over:
+        allowed = J[c.J_STOP_ALLOW]
+        to_best = (rule == StopRule.FIXED) & ((allowed >> StopRule.OPTSTOP) & 1 == 1)
+        to_accuracy = (rule != StopRule.ACCURACY) & ((allowed >> StopRule.ACCURACY) & 1 == 1) & (required > 0) & ~lost
+        rule = np.where(to_accuracy, StopRule.ACCURACY, np.where(to_best, StopRule.OPTSTOP, rule))
+    return rule
+
+
+def hopeless(J: Table, curve: Floats, required: Floats, q: LoadControlParams) -> Bools:
+    """Which jobs are past half of their run and near the best they will reach, which is further below what is required."""
+    late = 2 * J[c.J_UNITS_DONE] >= J[c.J_UNITS_TOTAL]
+    short: Bools = late & (curve[:, C_PLATEAU] - curve[:, C_LEVEL] < q.near) & (required - curve[:, C_PLATEAU] > q.near)
+    return short
+
+
+def enough(curve: Floats, required: Floats, lost: Bools, rule: Ints, q: LoadControlParams) -> Bools:
+    """Which jobs have done enough under their rule, by their fitted curves."""
+    level, best = curve[:, C_LEVEL], curve[:, C_PLATEAU]
+    reached = level >= required + q.slack
+    near = (best - level < q.near) & (reached | lost | (required <= 0))
+    accuracy = np.where(lost, q.literal | near, reached & (required > 0))
+    stops: Bools = np.where(rule == StopRule.OPTSTOP, near, (rule == StopRule.ACCURACY) & accuracy)
+    return stops
+
+
+def due(J: Table, curve: Floats, required: Floats, q: LoadControlParams) -> Bools:
+    """Whose curve is to be fitted (again): often near the required accuracy, seldom before."""
+    done, total = J[c.J_UNITS_DONE], J[c.J_UNITS_TOTAL]
+    near = (J[c.J_ACCURACY] / PPM >= required - NEAR_REQUIRED) | (required <= 0)
+    step = np.maximum(np.ceil(np.where(near, q.refit, SPARSE_FRAC) * total), 1)
+    last = np.where(np.isfinite(curve[:, C_K_LAST]), curve[:, C_K_LAST], 0)
+    known = (J[c.J_ACCURACY] != c.NOTHING) & (total > 0) & ((J[c.J_STOP_RULE] != StopRule.FIXED) | (J[c.J_STOP_ALLOW] > 0))
+    wanted: Bools = known & (done >= POINTS_MIN) & (done - last >= step)
+    return wanted
+
+
+def extended(overrides: Table, st: State, done: Ints, ruled: Ints, rule: Ints) -> Table:
+    """The plan's overrides without moves of jobs that have done enough, with their end, and with the changes of rules."""
+    if len(done) == 0 and len(ruled) == 0:
+        return overrides
+    kept = overrides[~(np.isin(overrides[:, c.O_ROW], done) & np.isin(overrides[:, c.O_OP], MOVES))]
+    more = np.zeros((len(done) + len(ruled), c.OVERRIDE), np.int64)
+    more[:, c.O_ROW] = np.concatenate([done, ruled])
+    more[:, c.O_JOB] = st.J[c.J_ID, more[:, c.O_ROW]]
+    more[: len(done), c.O_OP], more[: len(done), c.O_REASON] = Op.FINISH, Reason.EARLY_STOP
+    more[len(done) :, c.O_OP], more[len(done) :, c.O_A] = Op.RULE, rule[ruled]
+    return np.concatenate([kept, more])

@@ -1,0 +1,255 @@
+"""What policies say of a job's standing: the order is the one in which they place jobs, and the terms by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headway.app.why import memo_of
+from headway.core import columns as c
+from headway.core.columns import EventKind, Op
+from headway.core.events import EventBuffer
+from headway.core.explain import Explanation, Term
+from headway.core.policy import Policy
+from headway.core.state import State
+from headway.core.view import ClusterView
+from headway.policies.explain import by_arrival
+from headway.policies.mlfs import priority as p
+from headway.policies.registry import REGISTRY, choose, make_policy
+from headway.testing.builders import cluster, job, state
+from headway.testing.policy_checks import tables
+from headway.testing.views import Case, random_case
+from headway.workloads.cluster import Queue
+from headway.workloads.schema import plain_spec
+
+US = 1_000_000
+EXPLAIN = [name for name in REGISTRY if hasattr(make_policy(name), "explain")]
+SPECS = [
+    *EXPLAIN, "sjf:unfit=block", "edf:preempt=false", "drf:preempt=false,over=queue", "borg-fair:over=user", "borg-fair:over=job",
+    "random:seed=3", "tiresias:variant=gittins", "tiresias:queues=3,promote=1", "las:quantum=2",
+    "mlf-h:normalize=false,dag_mode=mean", "mlf-h:migration=false,urgency=false,deadline=false",
+]  # fmt: skip
+
+
+def explain(spec: str, view: ClusterView, number: int, memo: Any = None) -> Explanation:
+    found: Explanation = made(spec).explain(view, memo, number)  # type: ignore[attr-defined]
+    return found
+
+
+@cache
+def made(spec: str) -> Policy:
+    """A policy; that it remembers nothing is held elsewhere."""
+    return make_policy(spec)
+
+
+@cache
+def drawn(seed: int) -> Case:
+    """A random history; it is drawn once for all policies."""
+    return random_case(seed)
+
+
+def terms(found: Explanation) -> dict[str, Term]:
+    return {term.name: term for term in found.terms}
+
+
+def values(found: Explanation) -> dict[str, float | None]:
+    return {term.name: term.value for term in found.terms}
+
+
+def placed_in_turn(spec: str, view: ClusterView, memo: Any) -> list[int]:
+    """The waiting jobs that a round places, as the plan lists them: in the order in which the pass came to them."""
+    plan = made(spec).decide(view, memo)
+    placed = plan.overrides[plan.overrides[:, c.O_OP] == Op.PLACE]
+    waits = view.state.J[c.J_PLACED, placed[:, c.O_ROW]] == 0
+    return [int(number) for number in placed[waits, c.O_JOB]]
+
+
+def test_every_policy_that_ships_explains_itself() -> None:
+    wanted = "fifo fifo-backfill sjf srtf oracle-srtf las tiresias edf drf borg-fair random mlf-h".split()
+    assert set(wanted) <= set(EXPLAIN)
+
+
+MIXED = [
+    job("a", 2, 500, user=0, queue=0, deadline_s=9000, priority=50),
+    job("b", 1, 100, user=0, queue=0, priority=50),
+    job("c", 1, 900, user=1, queue=1, deadline_s=800, priority=50),
+    job("d", 4, 50, user=1, queue=1, deadline_s=4000, priority=70),
+    job("e", 1, 700, user=0, queue=1, deadline_s=100, priority=50),
+    job("f", 3, 300, user=1, queue=0, priority=20),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_on_a_cluster_with_room_jobs_are_placed_in_the_order_explained(spec: str) -> None:
+    filled = state(cluster([8, 8]), MIXED, users=("ann", "bob"), queues=("one", "two"))
+    view = ClusterView(filled, 60 * US, 0)
+    found = explain(spec, view, 0)
+    assert placed_in_turn(spec, view, None) == list(found.order) and len(found.order) == len(MIXED)
+    for number in range(len(MIXED)):
+        assert explain(spec, view, number).rank == found.order.index(number) + 1
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_whatever_has_happened_jobs_are_placed_in_the_order_explained(spec: str) -> None:
+    """Also where not all fit, where jobs run, stop, are held or on shares of GPUs: those placed keep the explained order."""
+    placed = 0
+    for seed in range(40):
+        case = drawn(seed)
+        view = case.view(seed)
+        memo = memo_of(choose(spec), [case.journal])
+        turn = placed_in_turn(spec, view, memo)
+        before = tables(view.state)
+        for row in view.live_rows().tolist():
+            number = int(view.state.J[c.J_ID, row])
+            found = explain(spec, view, number, memo)
+            assert found.rank == (found.order.index(number) + 1 if number in found.order else None)
+            assert [number for number in found.order if number in turn] == turn, seed
+        assert tables(view.state) == before, "explaining has changed the view"
+        placed += len(turn)
+    assert placed > 30, "the views leave something to place"
+
+
+def test_a_policy_without_a_word_has_arrival() -> None:
+    view = ClusterView(state(cluster([8, 8]), MIXED[:2]), 0, 0)
+    found = by_arrival(view, 1)
+    assert found.order == (0, 1) and found.rank == 2
+
+
+# -- by hand --------------------------------------------------------------------------------------------------------
+def running_and_waiting() -> ClusterView:
+    """At 0 `a` comes up on two GPUs; it is 1000 s later. `b` waits, and has an estimate of 300 s."""
+    jobs = [job("a", 2, 5000, deadline_s=4000), job("b", 1, 300, deadline_s=2500)]
+    return ClusterView(state(cluster([2]), jobs, running={"a": [(0, [0]), (0, [1])]}), 1000 * US, 0)
+
+
+def test_remaining_time_by_hand() -> None:
+    view = running_and_waiting()
+    a, b = explain("srtf", view, 0), explain("srtf", view, 1)
+    assert (values(a)["estimate"], values(a)["run time"], values(a)["remaining"]) == (5000, 1000, 4000)
+    assert sum(term.contribution or 0 for term in a.terms) == 4000
+    assert (values(b)["remaining"], b.rank, a.rank, a.order) == (300, 1, 2, (1, 0))
+    assert explain("sjf", view, 1).order == (1,) and explain("sjf", view, 0).rank is None
+    assert values(explain("sjf", view, 0))["remaining"] == 4000
+
+
+def test_a_job_without_an_estimate_comes_last() -> None:
+    unknown = state(cluster([2]), [job("a"), job("b")])
+    unknown.J[c.J_ESTIMATE, 0] = c.NEVER
+    found = explain("srtf", ClusterView(unknown, 0, 0), 0)
+    assert found.rank == 2 and values(found)["estimate"] is None and values(found)["remaining"] is None
+
+
+def test_service_by_hand() -> None:
+    """Two GPUs for 1000 s: 2000 GPU·s, in the fourth quantum of 600 (from 0: 3), and in queue 1 of a threshold of 1500."""
+    view = running_and_waiting()
+    found = values(explain("las:quantum=600", view, 0))
+    assert (found["attained"], found["quantum"], found["step"]) == (2000, 600, 3)
+    found = values(explain("tiresias:threshold=1500,queues=3,factor=4", view, 0))
+    assert (found["attained"], found["counted"], found["queue"], found["queue's end"]) == (2000, 2000, 1, 6000)
+    assert found["promotion"] is None
+    assert explain("tiresias:threshold=1500", view, 1).order == (1, 0)
+    assert explain("tiresias", view, 1).order == (0, 1), "both in the first queue: by arrival"
+
+
+def test_a_promotion_by_hand() -> None:
+    """`a` has run 1000 s and is stopped at 1000: with a knob of 2 it is promoted when it has waited 2000 s, at 3000."""
+    view = running_and_waiting()
+    out = EventBuffer()
+    out.add(1000 * US, EventKind.STOP_REQUESTED, 0, 1, a=c.Reason.PREEMPTED)
+    out.add(1000 * US, EventKind.STOPPED, 0, 1, a=c.Reason.PREEMPTED, b=-1)
+    view.state.apply(out.take())
+    found = values(explain("tiresias:threshold=1500,promote=2", view, 0))
+    assert (found["queue"], found["counted"], found["promotion"]) == (1, 2000, 3000)
+    found = values(explain("tiresias:threshold=1500,promote=2", ClusterView(view.state, 3000 * US, 0), 0))
+    assert (found["queue"], found["attained"], found["counted"]) == (0, 2000, 0)
+
+
+def test_deadlines_by_hand() -> None:
+    view = running_and_waiting()
+    found = explain("edf", view, 1)
+    assert (values(found)["deadline"], values(found)["slack"], found.order) == (2500, 1500, (1, 0))
+    assert explain("edf:preempt=false", view, 1).order == (1,)
+
+
+def test_shares_by_hand() -> None:
+    """Eight GPUs; queue A counts twice. A takes a0 (2 GPUs), B b0 (2), then A at 2/8 ÷ 2 = 1/8 takes a1, before B at 2/8."""
+    where = replace(cluster([8]), queues=(Queue("A", weight=2), Queue("B")))
+    jobs = [job("a0", 2), job("a1", 2), job("b0", 2, queue=1), job("b1", 2, queue=1)]
+    view = ClusterView(state(where, jobs, queues=("A", "B")), 0, 0)
+    a1, b1 = explain("borg-fair", view, 1), explain("borg-fair", view, 3)
+    assert a1.order == (0, 2, 1, 3) and (a1.rank, b1.rank) == (3, 4)
+    assert (values(a1)["ahead of it"], values(a1)["share"], values(a1)["weight"]) == (1, 0.25, 2)
+    assert terms(a1)["share"].contribution == 0.125 and terms(b1)["share"].contribution == 0.25
+
+
+def test_a_dominant_share_by_hand() -> None:
+    """10 cpus and 4 GPUs: a job of one GPU and 5 cpus has half of the cpus."""
+    where = cluster([4], cpus=10)
+    jobs = [job("a", 1, cpus=5), job("b", 1, cpus=5), job("c", 1, cpus=1, user=1)]
+    found = explain("drf", ClusterView(state(where, jobs, users=("ann", "bob")), 0, 0), 1)
+    assert values(found)["share"] == 0.5 and found.order == (0, 2, 1)
+
+
+def mlf_view() -> ClusterView:
+    """Two jobs of a chain of two equal parts, and one of a single task. All wait since 0; it is 1800 s."""
+    filled = State()
+    filled.apply(cluster([2]).events(0, ("user",), ("default",)))
+    out = EventBuffer()
+    for i, (urgency, estimate_h, due_h, parts) in enumerate([(5, 1.0, 2.5, 2), (8, 2.0, None, 1), (2, 0.5, 6.0, 2)]):
+        spec = plain_spec(1)[:, 0]
+        for name, value in {
+            "urgency": urgency, "estimate": round(estimate_h * 3600 * US), "pipeline": parts, "cut": c.Cut.CHAIN,
+            "deadline": c.NEVER if due_h is None else round(due_h * 3600 * US), "units_total": 0,
+        }.items():  # fmt: skip
+            spec[c.SPEC_COLUMN_NAMES.index(name)] = value
+        out.add(0, EventKind.SUBMITTED, i, payload=spec)
+    filled.apply(out.take())
+    filled.J[c.J_UNITS_TOTAL, 0], filled.J[c.J_UNITS_DONE, 0] = 100, 3
+    filled.J[c.J_LOSS_DROPS, 0], filled.J[c.J_LOSS_DROP_LAST, 0] = 700_000_000, 100_000_000
+    filled.J[c.J_UNITS_TOTAL, 0] = 0
+    return ClusterView(filled, 1800 * US, 0)
+
+
+def test_mlf_h_by_hand_unscaled() -> None:
+    """Job 0: urgency 5, iteration 4, last drop 0.1 of 0.7, a chain of two halves, each with the base 5/4 · 1/7 · ½ = 0.0892857:
+    the first task has 1.8 times that, 0.1607143, with γ = 0.8 of the second's. PC: deadline in 2 h, 1 h left, ½ h waited:
+    .3/2 + .3 + .35/2 = 0.625, and again 1.8 times that. P = 0.3 · 0.1607143 + 0.7 · 1.125 = 0.8357143."""
+    found = explain("mlf-h:normalize=false", mlf_view(), 0)
+    v, t = values(found), terms(found)
+    assert (v["urgency"], v["iteration"], v["share"]) == (5, 4, 0.5)
+    assert v["loss ratio"] == pytest.approx(1 / 7) and v["base ML"] == pytest.approx(0.0892857, abs=1e-7)
+    assert (t["dependents ML"].value, t["dependents ML"].contribution) == pytest.approx((0.0892857, 0.0714286), abs=1e-7)
+    assert v["PML"] == pytest.approx(0.1607143, abs=1e-7)
+    assert (v["deadline"], v["remaining"], v["waiting"]) == pytest.approx((0.5, 1.0, 0.5))
+    gives = [t[name].contribution for name in ("deadline", "remaining", "waiting", "dependents PC")]
+    assert gives == pytest.approx([0.15, 0.3, 0.175, 0.5]) and v["PC"] == pytest.approx(1.125)
+    assert v["P"] == pytest.approx(0.8357143, abs=1e-7)
+    assert [score.priority for score in found.tasks] == pytest.approx([0.8357143, 0.3 * 0.0892857 + 0.7 * 0.625], abs=1e-7)
+    assert [(score.partition, score.role, score.share) for score in found.tasks] == [(0, "worker", 0.5), (1, "worker", 0.5)]
+
+
+@pytest.mark.parametrize(
+    "spec", ["mlf-h", "mlf-h:normalize=false", "mlf-h:gamma=0,alpha=0.6", "mlf-h:deadline=false,dag_mode=literal"]
+)
+def test_the_terms_of_mlf_h_add_up(spec: str) -> None:
+    """In each sum the contributions give the whole, which is what the kernel ranks by."""
+    policy, view = made(spec), mlf_view()
+    st = view.state
+    tasks = int(st.C[c.C_TASKS])
+    ML, CP, P, top = (np.zeros(tasks) for _ in range(4))
+    p.priorities(view.now_us, policy.weights, st.J, st.T, st.C, ML, CP, np.zeros(tasks + 1, np.int64), P, top)  # type: ignore[attr-defined]
+    for number in range(3):
+        found = explain(spec, view, number)
+        v, t = values(found), terms(found)
+        for whole, parts in {
+            "PML": ("base ML", "dependents ML"), "PC": ("deadline", "remaining", "waiting", "dependents PC"),
+            "P": ("scaled PML", "scaled PC"),
+        }.items():  # fmt: skip
+            assert sum(t[name].contribution or 0 for name in parts) == pytest.approx(v[whole]), whole
+        factors = (v["urgency"] or 0) / (v["iteration"] or 1) * (v["loss ratio"] or 0) * (v["share"] or 0)
+        assert v["base ML"] == pytest.approx(factors) and v["P"] == top[number]
+        assert list(found.order) == sorted(range(3), key=lambda i: -top[i])
