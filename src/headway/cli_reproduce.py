@@ -28,7 +28,7 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
     def mlfs(
         out: Annotated[Path, typer.Option("--out", "-o", help="A folder for the runs and the report.", metavar="DIR")],
         protocol: Annotated[
-            str, typer.Option(help="literal, stress, overload, several parted by commas, or all.", metavar="P")
+            str, typer.Option(help="stress, literal, overload, several parted by commas, or all.", metavar="P")
         ] = "stress",
         loads: Annotated[str, typer.Option(help="Numbers of jobs.", metavar="N,N")] = "155,310,620,1240,1860",
         methods: Annotated[str, typer.Option(help="Methods parted by commas, or all.", metavar="M")] = "all",

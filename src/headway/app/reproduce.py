@@ -19,13 +19,13 @@ from headway.app.reproduce_runs import Run, run_one
 from headway.app.simulate import Json
 from headway.core.errors import UserError, shown
 from headway.core.specstring import unknown_name
-from headway.policies.registry import choose, entry
+from headway.policies.registry import choose, entry, names
 from headway.report.mlfs.content import EQUAL, PAPER, TITLES, Block, Reproduction
 from headway.report.mlfs.page import markdown, page, to_json
 from headway.report.mlfs.paper import LARGE, TESTBED, paper
 
 LOG, HTML, MARKDOWN = "runs.jsonl", "reproduction.html", "reproduction.md"
-PROTOCOLS = ("literal", "stress", "overload")
+PROTOCOLS = ("stress", "literal", "overload")
 PARTS = ("paper", "equal", "studies", "split")
 LOADS = (155, 310, 620, 1240, 1860)
 LARGE_LOADS = (58_663, 117_325)
@@ -164,6 +164,9 @@ def _on_whole_gpus(spec: str) -> str:
 
 def _exists(spec: str) -> tuple[str | None, str]:
     """The canonical form of a policy's spec, or why there is no such policy."""
+    base = spec.partition(":")[0].partition("+")[0]
+    if base not in names():
+        return None, "there is no such policy yet"
     try:
         return choose(spec).spec, ""
     except UserError as error:

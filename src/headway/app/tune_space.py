@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from decimal import Decimal
 from typing import Any
 
 from headway.core.errors import UserError, did_you_mean, shown
@@ -33,7 +34,7 @@ class Dimension:
         """A value as a spec string has it."""
         if self.choices or self.whole:
             return str(value)
-        return f"{float(value):.{DIGITS}g}"
+        return _number(float(value))
 
     @property
     def holds_default(self) -> bool:
@@ -89,14 +90,10 @@ def find_space(policy: str, asked: Iterable[str]) -> Space:
         hint = f"; give a range with --space: {', '.join(left_out)}" if left_out else ""
         raise UserError(f"{shown(policy)} has nothing to tune{hint}", key="policy")
     space = Space(parts, tuple(dimensions), tuple(left_out))
-    for at in ("low", "high"):
-        ends = {d.name: d.choices[0] if d.choices else getattr(d, at) for d in dimensions}
-        choose(space.spec({name: int(end) if _is_whole(dimensions, name) else end for name, end in ends.items()}))
+    for d in dimensions:
+        for value in d.choices or ((int(d.low), int(d.high)) if d.whole else (d.low, d.high)):
+            choose(space.spec({d.name: value}))
     return space
-
-
-def _is_whole(dimensions: list[Dimension], name: str) -> bool:
-    return any(d.name == name and d.whole and not d.choices for d in dimensions)
 
 
 def _given(text: str, known: Mapping[str, Any], fixed: set[str]) -> tuple[str, str]:
@@ -136,4 +133,9 @@ def _text(value: Any) -> str:
     """A default as a spec string has it."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    """A number to `DIGITS` figures without an exponent, whose sign a spec string would take for a second part."""
+    return f"{Decimal(f'{value:.{DIGITS}g}'):f}"

@@ -78,6 +78,8 @@ def _all(block: Block, order: Order, load: int, pairs: Sequence[tuple[str, str]]
     gains = [(_gain(block, ours, other, load, order.key), ours, other) for ours, other in pairs]
     stand_in = any(_stands_in(block, name) for pair in pairs for name in pair)
     told = "; ".join(f"{TITLES[ours]} against {TITLES[other]} {interval(g)}" for g, ours, other in gains)
+    if len(gains) == 1:
+        told = interval(gains[0][0])
     if any(g.low_frac is None for g, _, _ in gains):
         verdict, reason = CANNOT, _few(min(g.pairs for g, _, _ in gains))
     else:
@@ -212,7 +214,10 @@ def _several(block: Block, names: Sequence[str]) -> str:
 
 def _why_missing(block: Block, names: Sequence[str]) -> str:
     asked = block.missing.get(PAPER, {})
-    return "; ".join(f"{TITLES[name]}: {asked.get(name, 'not among the methods of this run')}" for name in names)
+    by_reason: dict[str, list[str]] = {}
+    for name in names:
+        by_reason.setdefault(asked.get(name, "not among the methods of this run"), []).append(TITLES[name])
+    return "; ".join(f"{', '.join(of)}: {reason}" for reason, of in by_reason.items())
 
 
 def _few(pairs: int) -> str:

@@ -133,6 +133,7 @@ def _section(block: Block, paper: Paper) -> dict[str, Any]:
         "title": heading(block),
         "about": about(block),
         "groups": _groups(block, paper),
+        "claims": bool(block.methods[PAPER]),
         "figures": [_drawn(pair) for pair in pairs(block, paper)],
     }
 
