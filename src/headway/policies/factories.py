@@ -7,7 +7,7 @@ from typing import Any
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
 from headway.policies.mlfs.load_control import LoadControlParams, with_load_control
-from headway.policies.mlfs.policy import MlfH, MlfHParams
+from headway.policies.mlfs.policy import MlfH, MlfHParams, mlf_h_params
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
 from headway.policies.tiresias import Tiresias, TiresiasGittins, TiresiasParams
@@ -71,7 +71,8 @@ def borg_fair() -> Entry:
 
 
 def mlf_h() -> Entry:
-    return _entry("mlf-h", MlfH, MlfHParams, preempts=True)
+    doc = (MlfH.__doc__ or "").strip().splitlines()[0]
+    return Entry("mlf-h", doc, describe(MlfHParams), lambda words: MlfH(mlf_h_params(words)), preempts=True)
 
 
 def beside_mlf_c(inner: Policy, words: dict[str, str]) -> Policy:

@@ -21,12 +21,14 @@ from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
 from headway.core.columns import Estimator, NodePhase, Op, Phase, Reason, StopRule
 from headway.core.events import EventBatch
+from headway.core.explain import Explanation
 from headway.core.plan import Plan, Request
 from headway.core.policy import Memo, Policy
 from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.perf import forecast
 from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU
+from headway.policies.explain import by_arrival
 from headway.policies.params import param
 
 Bools = NDArray[np.bool_]
@@ -95,6 +97,14 @@ class LoadControl:
         fits = J[c.J_ID, up & ~done & due(J, curve, required, q)].tolist()
         requests = (*plan.requests, *(Request(Estimator.CURVE, job) for job in fits))
         return Plan(overrides, plan.places, plan.seen, min(plan.wake_at_us, wake_us), requests)
+
+    def explain(self, view: ClusterView, memo: Memo, job: int) -> Explanation:
+        """The standing of a live job is that of the other policy."""
+        inner: Any = self.inner
+        if hasattr(inner, "explain"):
+            explained: Explanation = inner.explain(view, memo, job)
+            return explained
+        return by_arrival(view, job)
 
 
 class RememberingLoadControl(LoadControl):

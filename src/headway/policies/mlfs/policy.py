@@ -21,7 +21,7 @@ from headway.core.view import ClusterView
 from headway.policies.mlfs import priority as p
 from headway.policies.mlfs.explain import explain_mlf_h
 from headway.policies.mlfs.heuristic import mlf_h, mlf_h_leave, queue_keys
-from headway.policies.params import param
+from headway.policies.params import make_params, param
 
 US = 1_000_000
 TIME_UNITS = {"hour": 3600 * US, "minute": 60 * US, "second": US}
@@ -48,6 +48,25 @@ class MlfHParams:
     urgency: bool = param(True, "urgency counts in Eq. 2")
     deadline: bool = param(True, "the deadline counts in Eq. 4")
     cool_down: float = param(300.0, "seconds for which a job that has just come up is not moved (A10)")
+    tuned: bool = param(False, "take what tuning on development seeds found, where nothing else is given")
+
+
+TUNED = {
+    "alpha": "0.75", "gamma": "0.1", "gamma_d": "1.5", "gamma_r": "4", "gamma_w": "0.05", "h_r": "0.98", "p_s": "0.2",
+    "dag_mode": "mean", "normalize": "false", "late": "drop", "cool_down": "1500",
+}  # fmt: skip
+"""Found by `headway tune mlf-h` (`mlfs-paper`, stress, 1,860 jobs on 20x4, seeds 0–5), rounded from a flat optimum."""
+
+
+def mlf_h_params(words: dict[str, str]) -> MlfHParams:
+    """Parameters from `key=value` words; with `tuned=true` the others default to `TUNED`.
+
+    Raises:
+        UserError: as `make_params`.
+    """
+    params = make_params(MlfHParams, "mlf-h", words)
+    given = {key.replace("-", "_"): word for key, word in words.items()}
+    return make_params(MlfHParams, "mlf-h", TUNED | given) if params.tuned else params
 
 
 @dataclass(frozen=True, slots=True)
