@@ -32,7 +32,7 @@ from headway.policies.params import Common, param
 from headway.policies.ranks import KEY_MAX, attained_us, pack, run_us
 from headway.policies.simple import UNFIT, place_in_order
 
-W_JCT, W_PACK, W_FAIR, W_GANG = range(4)
+W_JCT, W_PACK, W_FAIR = range(3)
 STEPS = 100_000
 """Scores are compared in steps of 1/100,000, so that the last bits of a sum decide nothing."""
 
@@ -44,10 +44,10 @@ def need_of(J: Table, row: int, sharing: bool) -> int:
 
 
 @inner
-def work_left(J: Table, row: int, now: int, sharing: bool, gang: float) -> float:
+def work_left(J: Table, row: int, now: int, sharing: bool) -> float:
     """Remaining time (µs) × GPUs."""
     left = max(J[c.J_ESTIMATE, row] - run_us(J, row, now), 0)
-    return float(left) * max(need_of(J, row, sharing) / c.WHOLE, 1e-3) ** gang
+    return float(left) * (need_of(J, row, sharing) / c.WHOLE)
 
 
 @inner
@@ -76,7 +76,7 @@ def graphene_keys(
         if phase > STOPPING or (phase == STOPPING and J[c.J_PLACED, row] == 0):
             continue
         jobs += 1
-        work += work_left(J, row, now, sharing, W[W_GANG])
+        work += work_left(J, row, now, sharing)
         largest = max(largest, demand(J, row, sharing, g, u, m))
     mean = max(work / max(jobs, 1), 1.0)
     p, w = 0, 0
@@ -87,7 +87,7 @@ def graphene_keys(
         part = min(g / jobs, float(need_of(J, row, sharing)))
         due = float(now - J[c.J_SUBMITTED, row]) * part / c.WHOLE
         lacks = min(max(1.0 - attained_us(J, row, now) / due, 0.0), 1.0) if due > 0 else 0.0
-        score = W[W_JCT] * work_left(J, row, now, sharing, W[W_GANG]) / mean
+        score = W[W_JCT] * work_left(J, row, now, sharing) / mean
         score -= W[W_FAIR] * lacks
         if largest > 0:
             score -= W[W_PACK] * demand(J, row, sharing, g, u, m) / largest
@@ -107,7 +107,6 @@ class GrapheneParams(Common):
     jct: float = param(1.0, "weight of the work that a job has left, over the mean", high=1e3)
     pack: float = param(0.1, "weight of what a job asks for, over the largest", high=1e3)
     fair: float = param(0.1, "weight of what a job lacks of its fair share", high=1e3)
-    gang: float = param(1.0, "x", high=1e3)
     preempt: bool = param(True, "stop jobs for those with a better score")
     unfit: str = param("skip", "what follows when the first does not fit (preempt=false)", choices=UNFIT)
     depth: int = param(1000, "how many jobs behind the head are looked at (preempt=false, backfill)")
@@ -123,7 +122,7 @@ class Graphene:
 
     def __post_init__(self) -> None:
         p = self.params
-        object.__setattr__(self, "weights", np.array([p.jct, p.pack, p.fair, p.gang]))
+        object.__setattr__(self, "weights", np.array([p.jct, p.pack, p.fair]))
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
@@ -133,9 +132,8 @@ class Graphene:
         placed, waiting = graphene_keys(st.J, st.N, st.C, view.now_us, p.sharing, self.weights, s.keys_placed, s.keys_waiting)
         if p.preempt:
             draft = place_by_rank(view, placed, waiting, p.kernel, sharing=p.sharing, hardest=True)
-            draft.wake_at_us(view.now_us)
-            return draft.plan()
-        order = np.sort(s.keys_waiting[:waiting]) & ROW_MASK
-        draft = place_in_order(view, order, p.kernel, p.unfit, p.depth, p.sharing)
+        else:
+            order = np.sort(s.keys_waiting[:waiting]) & ROW_MASK
+            draft = place_in_order(view, order, p.kernel, p.unfit, p.depth, p.sharing)
         draft.wake_at_us(view.now_us)
         return draft.plan()

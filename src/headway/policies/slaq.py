@@ -6,7 +6,8 @@ Losses are normalised by the largest fall so far. Cores are given one by one to 
 What we read into it: gangs are of fixed size, so a job has all its GPUs or none, and the greedy order is by the normalised fall of
 the loss in the next `epoch`, per GPU; jobs with the least are paused (SLAQ leaves each job a core, which a gang cannot have). The curve is the
 estimator INVERSE, `1/(b0·k + b1) + b2`, which weighs the last third of the history most (`perf.optimus`); the fall is normalised
-by the whole of the curve, from k = 0 to its plateau. It is fitted anew when a job has gone on by a twentieth of its run. A job without a
+by the whole of the curve, from k = 0 to its plateau. Curves are fitted anew when a job has run an `epoch` since its last fit; then all are that have run half
+of one. A job without a
 fit (new, or without reports of its loss) is taken to follow `1/(1 + 99 k/K)`, K its units. Gains rank in steps, so that jobs of about the same
 gain do not preempt each other; within a step by arrival. There is no fairness: under lasting overload jobs that gain little wait.
 """
@@ -34,10 +35,7 @@ F_K_LAST, F_LEVEL, F_SLOPE, F_RATE, F_POWER, F_PLATEAU = (F0 + i for i in range(
 """Rows of the table of estimates with the vector of INVERSE (`headway.perf.params`)."""
 PRIOR = 99.0
 """At the end of its run a job without a fit has 1 % of the loss above the plateau left."""
-FITS = 20
-"""How many times a job's curve is fitted during its run."""
 POINTS_MIN = 3
-GAIN_MIN = 1e-9
 OCTAVES = 64
 
 
@@ -86,16 +84,18 @@ def slaq_keys(
     J: Table, F: Floats, C: Ints, now: int, epoch: float, steps: int, sharing: bool, placed: Ints, waiting: Ints, ask: Ints
 ) -> tuple[int, int, int]:  # fmt: skip
     """Keys by gain per GPU. Fills `placed`, `waiting` and `ask`, the rows whose curve is to be fitted; returns how many of each."""
-    p, w, asked = 0, 0, 0
+    p, w, asked, due = 0, 0, 0, False
     for row in range(C[c.C_ROWS]):
         phase = J[c.J_PHASE, row]
         if phase > STOPPING or (phase == STOPPING and J[c.J_PLACED, row] == 0):
             continue
-        done, total = J[c.J_UNITS_DONE, row], J[c.J_UNITS_TOTAL, row]
-        fitted = F[F_K_LAST, row] if np.isfinite(F[F_K_LAST, row]) else 0.0
-        if phase == RUNNING and done >= POINTS_MIN and J[c.J_LOSS, row] != c.NOTHING and done - fitted >= max(1, total // FITS):
-            ask[asked] = row
-            asked += 1
+        if phase == RUNNING and J[c.J_UNITS_DONE, row] >= POINTS_MIN and J[c.J_LOSS, row] != c.NOTHING:
+            done, _, speed = progress(J, row, now)
+            since = done - (F[F_K_LAST, row] if np.isfinite(F[F_K_LAST, row]) else 0.0)
+            due = due or since >= epoch * speed
+            if since >= max(epoch * speed / 2, 1.0):
+                ask[asked] = row
+                asked += 1
         milli = J[c.J_GPU_MILLI, row] if sharing and J[c.J_SHARE, row] else J[c.J_GPUS, row] * c.WHOLE
         each = gain(J, F, row, now, epoch) / max(float(milli) / c.WHOLE, 1e-3)
         key = pack(J[c.J_PRIORITY, row], step_of(each, steps), row)
@@ -105,7 +105,7 @@ def slaq_keys(
         else:
             waiting[w] = key
             w += 1
-    return p, w, asked
+    return p, w, asked if due else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,12 @@ class Slaq:
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         st, p = view.state, self.params
         s = st.scratch
+        if view.waiting == 0:
+            return view.draft().plan()
         ask: Ints = np.empty(st.J.shape[1], np.int64)
         placed, waiting, asked = slaq_keys(
             st.J, st.F, st.C, view.now_us, p.epoch * US, p.steps, p.sharing, s.keys_placed, s.keys_waiting, ask
         )  # fmt: skip
-        if view.waiting == 0:
-            return view.draft().plan()
         draft = place_by_rank(view, placed, waiting, p.kernel, sharing=p.sharing)
         for row in ask[:asked].tolist():
             draft.request(Estimator.INVERSE, int(st.J[c.J_ID, row]))
