@@ -197,7 +197,8 @@ def in_the_way(room: Room, victim: Place, place: Place) -> bool:
     for node, gpus, _ in victim:
         if room.cpu[node] < 0 or room.mem[node] < 0:
             return True
-        if any((node, gpu) in taken and sum(room.booked[node, gpu]) > limit for gpu in gpus):
+        on = [(node, gpu) for gpu in gpus if (node, gpu) in taken]
+        if any(sum(room.booked[g]) > limit or room.hot(g) for g in on):
             return True
     return False
 
@@ -250,7 +251,7 @@ def test_a_shorter_job_joins_instead_of_stopping_one() -> None:
 def test_only_as_many_are_stopped_as_stand_in_the_way() -> None:
     """a (0.3, 20 s left) and b (0.3, 10 s left) share; c asks for 0.6 and is the shortest: of 0.9 only 0.3 may stay, so the
     longest, a, stops, and b stays."""
-    jobs = [job("a", 0.3, 20, share=True), job("b", 0.3, 10, share=True), job("c", 0.6, 5, 1, share=True)]
+    jobs = [job("a", 0.3, 20, share=True), job("b", 0.3, 10, share=True), job("c", 0.6, 5, share=True)]
     made = state(cluster([1], share_limit=0.9), jobs, running={"a": [(0, [0])], "b": [(0, [0])]}, at_s=0)
     plan = make_policy("srtf:sharing=true").decide(ClusterView(made, 1_000_000, 0), None)
     ops = [(entry[c.O_OP], entry[c.O_ROW]) for entry in plan.overrides.tolist() if entry[c.O_OP] in (Op.PLACE, Op.RELEASE)]

@@ -11,7 +11,7 @@ from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, give_mask, lowest_b
 
 
 HOT = 1 << 20
-"""Added to what is booked on a GPU that is overloaded now: nobody joins those who are there."""
+"""Added to what is booked on a GPU that is overloaded now: nobody joins those who are there; empty, it takes one."""
 
 
 @kernel
@@ -169,7 +169,7 @@ def unbook_share(N: Table, C: Ints, A: Table, AB: Table, GB: Ints, node: int, ma
     while rest != 0:
         g = N[c.N_GPU0, node] + ctz(rest)
         GB[g] -= book
-        if GB[g] == 0:
+        if GB[g] & (HOT - 1) == 0:
             freed |= rest & -rest
         rest &= rest - 1
     give_mask(A, AB, N, C, node, freed, cpu, mem)
