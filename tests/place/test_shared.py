@@ -289,11 +289,12 @@ def test_an_overloaded_gpu_takes_nobody() -> None:
 
 
 def test_backfill_beside_a_reservation() -> None:
-    """a (0.6) runs until 10, the head b wants 0.6 of the one GPU: its place is at 10. c (0.3, 5 s) is gone by then and starts;
-    d (0.3, 50 s) is not, and beside a and b there is no room for it before a leaves: at 5 + … it starts when b has its place."""
-    jobs = [job("a", 0.6, 10, share=True), job("b", 0.6, 4, share=True), job("c", 0.3, 5, share=True), job("d", 0.4, 50, share=True)]
+    """a (0.6) runs until 10, the head b wants 0.6 of the one GPU: its place is at 10. c (0.3, 5 s) is gone by then and starts at
+    once; d (0.3, 50 s) is not: it starts at 10 beside b."""
+    jobs = [job(name, gpus, work_s, share=True) for name, gpus, work_s in (("a", 0.6, 10), ("b", 0.6, 4), ("c", 0.3, 5))]
+    jobs.append(job("d", 0.3, 50, share=True))
     chart = drawn("fifo-backfill:sharing=true", jobs, [1], 0.9)
-    assert chart.startswith("n0.0 |22222aaaaa"), chart
+    assert chart == "n0.0 |22222aaaaa2222" + "d" * 46
 
 
 @pytest.mark.parametrize("spec", ["srtf", "las:quantum=20", "sjf", "random", "edf"])

@@ -30,7 +30,12 @@ SPECS = {
     "drf": ("drf", "drf:over=queue", "drf:preempt=false", "drf:sharing=true"),
     "borg-fair": ("borg-fair", "borg-fair:over=user,placement=topology", "borg-fair:sharing=true"),
     "random": ("random", "random:seed=7,unfit=block", "random:sharing=true", "random:sharing=true,unfit=block"),
-    "tiresias": ("tiresias", "tiresias:threshold=60,queues=3,factor=4,promote=2", "tiresias:threshold=60,skew=0.5", "tiresias:threshold=60,sharing=true"),
+    "tiresias": (
+        "tiresias",
+        "tiresias:threshold=60,queues=3,factor=4,promote=2",
+        "tiresias:threshold=60,skew=0.5",
+        "tiresias:threshold=60,sharing=true",
+    ),
     "graphene": ("graphene", "graphene:sharing=true", "graphene:preempt=false,sharing=true,unfit=backfill"),
     "slaq": ("slaq", "slaq:sharing=true"),
 }

@@ -9,15 +9,14 @@ from headway.core.jit import ctz, inner, kernel
 from headway.place.assign import M_OVERRIDES, M_TASKS, add_override
 from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, give_mask, lowest_bits, take_mask
 
-
 HOT = 1 << 20
 """Added to what is booked on a GPU that is overloaded now: nobody joins those who are there; empty, it takes one."""
 
 
 @kernel
 def shares_now(J: Table, T: Table, N: Table, G: Table, C: Ints, O: Table, OT: Table, M: Ints, GB: Ints) -> None:
-    """What is booked on each GPU (milli), the plan's overrides so far included. A GPU in company whose measured usage is above the
-    share limit counts as full; one with a single task is never overloaded."""
+    """What is booked on each GPU (milli), the plan's overrides so far included. A GPU in company whose measured usage is above
+    the share limit counts as full; one with a single task is never overloaded."""
     for g in range(C[c.C_GPUS]):
         GB[g] = G[c.G_BOOKED, g]
         if G[c.G_HELD_TASKS, g] > 1 and G[c.G_USED, g] > C[c.C_SHARE_LIMIT]:
@@ -128,7 +127,7 @@ def place_shared(
 
 @kernel
 def find_whole(gpus: int, kinds: int, cpu: int, mem: int, N: Table, C: Ints, A: Table) -> tuple[int, int]:
-    """The node with the fewest free GPUs that has `gpus` of them, cpus and memory, and its lowest ones as a mask; (-1, 0): none."""
+    """The node with the fewest free GPUs that has `gpus` of them, cpus and memory, and the lowest as a mask; else (-1, 0)."""
     best = -1
     for node in range(C[c.C_NODES]):
         if N[c.N_PHASE, node] != UP or (kinds >> N[c.N_KIND, node]) & 1 == 0:

@@ -39,7 +39,7 @@ def reserve_shares(
     head: int, mode: int, now: int, ends: Ints, leave: int, begins: Ints, J: Table, T: Table, N: Table, C: Ints,
     A: Table, AB: Table, GB: Ints, P: Table, PB: Table, PG: Ints, out: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
-    """The shadow time of the head (µs; NEVER: it would never fit). Room `P` is then `A` with the head's place there booked on top.
+    """The shadow time of the head (µs; NEVER: it would never fit). Room `P` is then `A` with the head's place then on top.
 
     Jobs leave by the sorted keys `ends` (time from now, row); `begins`: where in `OT` the place of a row begins that this plan
     has placed, else -1.
@@ -76,9 +76,7 @@ def backfill_shares(
 ) -> None:  # fmt: skip
     """Reserve for the head, `order[first]`, and place later ones: who leaves by the shadow time on all that nobody wants, others
     on what is left beside the reservation. M[M_MORE] is set if jobs were placed and `depth` left others without a look."""
-    shadow = reserve_shares(
-        order[first], mode, now, ends, leave, begins, J, T, N, C, A, AB, GB, P, PB, PG, out, O, OT, M
-    )
+    shadow = reserve_shares(order[first], mode, now, ends, leave, begins, J, T, N, C, A, AB, GB, P, PB, PG, out, O, OT, M)
     looked, placed = 0, False
     for i in range(first + 1, count):
         row = order[i]

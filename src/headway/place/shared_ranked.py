@@ -1,5 +1,5 @@
 """The preemptive pass with shares of GPUs: by rank, each on what nobody wants, else over the lowest-ranked jobs that make room
-for it (`docs/semantics.md` §4, *Sharing*). Where queues have quotas, nobody is stopped but for a claim, and `place.passes` does it.
+for it (`docs/semantics.md` §4, *Sharing*). Where queues have quotas, nobody is stopped but for a claim: `place.passes` does that.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ def need_milli(row: int, J: Table) -> int:
 
 
 @kernel
-def stands_in_the_way(
-    victim: int, row: int, J: Table, T: Table, N: Table, C: Ints, A: Table, GB: Ints, owner: Ints
-) -> bool:
+def stands_in_the_way(victim: int, row: int, J: Table, T: Table, N: Table, C: Ints, A: Table, GB: Ints, owner: Ints) -> bool:
     """Whether a job that may be released has something that is over-booked since job `row` was given its place."""
     for t in range(J[c.J_TASK0, victim], J[c.J_TASK0, victim] + J[c.J_TASKS, victim]):
         node, rest = T[c.T_NODE, t], T[c.T_MASK, t]
@@ -188,11 +186,11 @@ def by_rank_shared(
     A: Table, AB: Table, GB: Ints, F: Table, FB: Table, FG: Ints, P: Table, PB: Table, PG: Ints, out: Table, owner: Ints,
     mark: Ints, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Placed and waiting jobs by rank, both as sorted keys. Room `A`: what nobody wants. Room `F` ⊇ `A`: that, and what the placed
+    """Placed and waiting jobs by rank, both as sorted keys. Room `A`: what nobody wants. Room `F` ⊇ `A`: that, and what placed
     jobs have that have not been reached yet, since they rank below. Room `P`: scratch.
 
     A waiting job goes to `A` if it fits there, else over as few jobs as will do if it fits into `F`, else it waits. M[M_UNPLACED]
-    counts those, M[M_UNSELECTED] the released. `GB`, `FG`, `PG`: milli booked on each GPU of a room. `owner`: scratch, one per GPU.
+    counts those, M[M_UNSELECTED] the released. `GB`, `FG`, `PG`: milli booked on each GPU of a room. `owner`: scratch over GPUs.
     """
     copy_room(N, B, C, A, AB)
     clear(planned)

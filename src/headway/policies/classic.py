@@ -114,8 +114,8 @@ def place_by_rank(
 
 
 def share_by_rank(view: ClusterView, draft: Draft, placed: int, waiting: int, kernel: int, hardest: bool) -> None:
-    """The preemptive pass with shares of GPUs over the sorted keys in the scratch. Where queues have quotas, nobody is stopped but
-    for the claims that come first. `hardest`: the tasks of a job are dealt by falling share of a GPU."""
+    """The preemptive pass with shares of GPUs over the sorted keys in the scratch. Where queues have quotas, nobody is stopped
+    but for the claims that come first. `hardest`: the tasks of a job are dealt by falling share of a GPU."""
     s, st = draft.scratch, view.state
     if has_quotas(st.Q):
         order = after_claims(view, draft, s.keys_waiting[:waiting] & ROW_MASK, kernel, sharing=True)

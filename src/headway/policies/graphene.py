@@ -4,13 +4,13 @@ What the paper says: within a job the *troublesome* tasks (long, or hard to pack
 others around them, none before what it depends on. Online, a machine takes the job with the best mix of how well it fits
 (Tetris' dot product of demand and room), how little work it has left, and how far its owner is behind his fair share.
 What we read into it: the tasks of a gang run at the same time, so none can come before another, and what is left of
-*troublesome first* is that the largest shares of GPUs are dealt first (with `sharing=true`; the tasks of a gang on whole GPUs take
-the same). The score of a job is `jct · (work left / mean) − pack · (demand / largest) − fair · (part of its fair share that it lacks)`,
-lowest first. Work left is the remaining time by the user's estimate × GPUs. Demand is the mean, over GPUs, cpus and memory, of
-what it asks for as a part of what all nodes that are up have: measured against all of it rather than what is free just now, so
-that a job's place in the order does not hang on who is running. The fair share of a job is an equal part of the GPUs, at most
-what it asks for, since its submission. MLFS' text (§2, §4.1) names the same three aims. Jobs are preempted, as its other
-baselines do; `preempt=false` is as in the paper.
+*troublesome first* is that the largest shares of GPUs are dealt first (with `sharing=true`; the tasks of a gang on whole GPUs
+take the same). The score of a job is `jct · (work left / mean) − pack · (demand / largest) − fair · (part of its fair share
+that it lacks)`, lowest first. Work left is the remaining time by the user's estimate × GPUs. Demand is the mean, over GPUs,
+cpus and memory, of what it asks for as a part of what all nodes that are up have: measured against all of it rather than what
+is free just now, so that a job's place in the order does not hang on who is running. The fair share of a job is an equal part
+of the GPUs, at most what it asks for, since its submission. MLFS' text (§2, §4.1) names the same three aims. Jobs are
+preempted, as its other baselines do; `preempt=false` is as in the paper.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def need_of(J: Table, row: int, sharing: bool) -> int:
 def work_left(J: Table, row: int, now: int, sharing: bool) -> float:
     """Remaining time (µs) × GPUs."""
     left = max(J[c.J_ESTIMATE, row] - run_us(J, row, now), 0)
-    return float(left) * (need_of(J, row, sharing) / c.WHOLE)
+    return float(left * (need_of(J, row, sharing) / c.WHOLE))
 
 
 @inner

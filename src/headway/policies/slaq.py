@@ -1,15 +1,16 @@
 """SLAQ (Zhang, Stafman, Or, Freedman, SoCC 2017): GPUs go to the jobs that gain most quality with them.
 
-What the paper says: of each running job the loss so far is fitted by `1/(a·k² + b·k + c) + d` or an exponential, with more weight on
-what is recent; from it and from the measured speed follows how much the loss falls in the next epoch with any number of cores.
-Losses are normalised by the largest fall so far. Cores are given one by one to whoever gains most by the next, each epoch anew.
-What we read into it: gangs are of fixed size, so a job has all its GPUs or none, and the greedy order is by the normalised fall of
-the loss in the next `epoch`, per GPU; jobs with the least are paused (SLAQ leaves each job a core, which a gang cannot have). The curve is the
-estimator INVERSE, `1/(b0·k + b1) + b2`, which weighs the last third of the history most (`perf.optimus`); the fall is normalised
-by the whole of the curve, from k = 0 to its plateau. Curves are fitted anew when a job has run an `epoch` since its last fit; then all are that have run half
-of one. A job without a
-fit (new, or without reports of its loss) is taken to follow `1/(1 + 99 k/K)`, K its units. Gains rank in steps, so that jobs of about the same
-gain do not preempt each other; within a step by arrival. There is no fairness: under lasting overload jobs that gain little wait.
+What the paper says: of each running job the loss so far is fitted by `1/(a·k² + b·k + c) + d` or an exponential, with more
+weight on what is recent; from it and from the measured speed follows how much the loss falls in the next epoch with any number
+of cores. Losses are normalised by the largest fall so far. Cores are given one by one to whoever gains most by the next, each
+epoch anew.
+What we read into it: gangs are of fixed size, so a job has all its GPUs or none, and the greedy order is by the normalised fall
+of the loss in the next `epoch`, per GPU; jobs with the least are paused (SLAQ leaves each job a core, which a gang cannot
+have). The curve is the estimator INVERSE, `1/(b0·k + b1) + b2`, which weighs the last third of the history most
+(`perf.optimus`); the fall is normalised by the whole of the curve, from k = 0 to its plateau. Curves are fitted anew when a job
+has run an `epoch` since its last fit; then all are that have run half of one. A job without a fit (new, or without reports of
+its loss) is taken to follow `1/(1 + 99 k/K)`, K its units. Gains rank in steps, so that jobs of about the same gain do not
+preempt each other; within a step by arrival. There is no fairness: under lasting overload jobs that gain little wait.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def step_of(value: float, steps: int) -> int:
 def slaq_keys(
     J: Table, F: Floats, C: Ints, now: int, epoch: float, steps: int, sharing: bool, placed: Ints, waiting: Ints, ask: Ints
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Keys by gain per GPU. Fills `placed`, `waiting` and `ask`, the rows whose curve is to be fitted; returns how many of each."""
+    """Keys by gain per GPU. Fills `placed`, `waiting` and `ask` (the rows whose curve is to be fitted); returns how many each."""
     p, w, asked, due = 0, 0, 0, False
     for row in range(C[c.C_ROWS]):
         phase = J[c.J_PHASE, row]
