@@ -24,9 +24,9 @@ def keys(filled: np.ndarray, count: int) -> dict[int, int]:
 
 
 def test_the_score_of_graphene_by_hand() -> None:
-    """Four GPUs, submitted at 0, now 10 s. a: 1 GPU, 30 s, runs since 0: 20 GPU·s left. b: 2 GPUs, 20 s: 40 left. c: 4 GPUs, 15 s:
-    60 left. The mean is 40. Demands are 1/4, 2/4, 4/4 of the GPUs, over the largest .25, .5, 1. Fair is 4/3 of a GPU each: a has all
-    that it asks for; the others have nothing, and lack all."""
+    """Four GPUs, submitted at 0, now 10 s. a: 1 GPU, 30 s, runs since 0: 20 GPU·s left. b: 2 GPUs, 20 s: 40 left. c: 4 GPUs,
+    15 s: 60 left. The mean is 40. Demands are 1/4, 2/4, 4/4 of the GPUs, over the largest .25, .5, 1. Fair is 4/3 of a GPU each: a
+    has all that it asks for; the others have nothing, and lack all."""
     jobs = [job("a", 1, 30), job("b", 2, 20), job("c", 4, 15)]
     made = state(cluster([4]), jobs, running={"a": [(0, [0])]}, at_s=0)
     placed, waiting = np.zeros(3, np.int64), np.zeros(3, np.int64)
@@ -38,7 +38,7 @@ def test_the_score_of_graphene_by_hand() -> None:
 
 
 def test_graphene_deals_the_largest_shares_first() -> None:
-    """Shares of one gang are equal here, so the order is by index; a gang of 0.6 and 0.6 needs two GPUs either way."""
+    """0.3 and 0.6 go on one GPU; of 0.4 and 0.6 the second is dealt first."""
     jobs = [job("a", 1.2, 10, workers=2, share=True)]
     made = state(cluster([2], share_limit=0.9), jobs)
     made.T[c.T_GPU, :2] = 300, 600
@@ -60,7 +60,7 @@ def test_the_gain_without_a_fit() -> None:
 
 
 def test_the_gain_with_a_fit() -> None:
-    """1/(0.5 k + 2) + 0.1, told of at k = 20: 20 units took 40 s, so 10 s are five: 2 · (1/12 − 1/14.5) of the whole fall of 1/2."""
+    """1/(0.5 k + 2) + 0.1, told of at k = 20: 20 units took 40 s, so 10 s are five: 1/12 − 1/14.5 of the fall of 1/2."""
     made = state(cluster([4]), [learner("a")])
     made.J[c.J_UNITS_DONE, 0], made.J[c.J_RUN, 0] = 20, 40 * US
     way = 1 / 12

@@ -47,7 +47,7 @@ def need_of(J: Table, row: int, sharing: bool) -> int:
 def work_left(J: Table, row: int, now: int, sharing: bool) -> float:
     """Remaining time (µs) × GPUs."""
     left = max(J[c.J_ESTIMATE, row] - run_us(J, row, now), 0)
-    return float(left * (need_of(J, row, sharing) / c.WHOLE))
+    return float(left) * float(need_of(J, row, sharing)) / c.WHOLE
 
 
 @inner
@@ -55,7 +55,7 @@ def demand(J: Table, row: int, sharing: bool, gpus: float, cpus: float, memory: 
     """What a job asks for, as a part of the cluster: the mean over GPUs, cpus and memory."""
     cpu = J[c.J_WORKERS, row] * J[c.J_CPU_TASK, row] + J[c.J_SERVERS, row] * J[c.J_SERVER_CPU, row]
     mem = J[c.J_WORKERS, row] * J[c.J_MEM_TASK, row] + J[c.J_SERVERS, row] * J[c.J_SERVER_MEM, row]
-    return (need_of(J, row, sharing) / gpus + cpu / cpus + mem / memory) / 3.0
+    return float((need_of(J, row, sharing) / gpus + cpu / cpus + mem / memory) / 3.0)
 
 
 @kernel
