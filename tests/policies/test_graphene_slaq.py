@@ -25,7 +25,7 @@ def keys(filled: np.ndarray, count: int) -> dict[int, int]:
 
 def test_the_score_of_graphene_by_hand() -> None:
     """Four GPUs, submitted at 0, now 10 s. a: 1 GPU, 30 s, runs since 0: 20 GPU·s left. b: 2 GPUs, 20 s: 40 left. c: 4 GPUs,
-    15 s: 60 left. The mean is 40. Demands are 1/4, 2/4, 4/4 of the GPUs, over the largest .25, .5, 1. Fair is 4/3 of a GPU each: a
+    15 s: 60 left. The mean is 40. Demands are 1/4, 2/4, 4/4 of the GPUs, over the largest .25, .5, 1. Fair is 4/3 of a GPU: a
     has all that it asks for; the others have nothing, and lack all."""
     jobs = [job("a", 1, 30), job("b", 2, 20), job("c", 4, 15)]
     made = state(cluster([4]), jobs, running={"a": [(0, [0])]}, at_s=0)
