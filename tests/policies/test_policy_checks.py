@@ -21,15 +21,23 @@ from headway.testing.policy_checks import check_no_starvation, check_policy
 SPECS = {
     **{name: (name,) for name in REGISTRY},
     "fifo": ("fifo", "fifo:sharing=true", "fifo:placement=topology"),
-    "fifo-backfill": ("fifo-backfill", "fifo-backfill:depth=2,placement=first-fit"),
-    "srtf": ("srtf", "srtf:placement=best-fit"),
-    "las": ("las", "las:quantum=20,placement=topology"),
-    "sjf": ("sjf", "sjf:unfit=block", "sjf:unfit=skip,placement=first-fit"),
-    "edf": ("edf", "edf:preempt=false,placement=best-fit"),
-    "drf": ("drf", "drf:over=queue", "drf:preempt=false"),
-    "borg-fair": ("borg-fair", "borg-fair:over=user,placement=topology"),
-    "random": ("random", "random:seed=7,unfit=block"),
-    "tiresias": ("tiresias", "tiresias:threshold=60,queues=3,factor=4,promote=2", "tiresias:threshold=60,skew=0.5"),
+    "fifo-backfill": ("fifo-backfill", "fifo-backfill:depth=2,placement=first-fit", "fifo-backfill:sharing=true"),
+    "srtf": ("srtf", "srtf:placement=best-fit", "srtf:sharing=true"),
+    "oracle-srtf": ("oracle-srtf", "oracle-srtf:sharing=true"),
+    "las": ("las", "las:quantum=20,placement=topology", "las:quantum=20,sharing=true"),
+    "sjf": ("sjf", "sjf:unfit=block", "sjf:unfit=skip,placement=first-fit", "sjf:sharing=true"),
+    "edf": ("edf", "edf:preempt=false,placement=best-fit", "edf:sharing=true"),
+    "drf": ("drf", "drf:over=queue", "drf:preempt=false", "drf:sharing=true"),
+    "borg-fair": ("borg-fair", "borg-fair:over=user,placement=topology", "borg-fair:sharing=true"),
+    "random": ("random", "random:seed=7,unfit=block", "random:sharing=true", "random:sharing=true,unfit=block"),
+    "tiresias": (
+        "tiresias",
+        "tiresias:threshold=60,queues=3,factor=4,promote=2",
+        "tiresias:threshold=60,skew=0.5",
+        "tiresias:threshold=60,sharing=true",
+    ),
+    "graphene": ("graphene", "graphene:sharing=true", "graphene:preempt=false,sharing=true,unfit=backfill"),
+    "slaq": ("slaq", "slaq:sharing=true"),
 }
 STARVATION_FREE = ("fifo", "fifo-backfill", "tiresias", "drf", "drf:over=queue", "borg-fair", "borg-fair:over=user")
 

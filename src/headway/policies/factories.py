@@ -6,10 +6,12 @@ from typing import Any
 
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
+from headway.policies.graphene import Graphene, GrapheneParams
 from headway.policies.mlfs.load_control import LoadControlParams, with_load_control
 from headway.policies.mlfs.policy import MlfH, MlfHParams, mlf_h_params
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
+from headway.policies.slaq import Slaq, SlaqParams
 from headway.policies.tiresias import Tiresias, TiresiasGittins, TiresiasParams
 
 
@@ -23,7 +25,7 @@ def _entry(name: str, policy: Any, params: type[Any], *, oracle: bool = False, p
 
 
 def fifo() -> Entry:
-    return _entry("fifo", classic.Fifo, classic.FifoParams)
+    return _entry("fifo", classic.Fifo, Common)
 
 
 def fifo_backfill() -> Entry:
@@ -78,3 +80,11 @@ def mlf_h() -> Entry:
 def beside_mlf_c(inner: Policy, words: dict[str, str]) -> Policy:
     """MLF-C beside a policy."""
     return with_load_control(inner, make_params(LoadControlParams, "mlf-c", words))
+
+
+def graphene() -> Entry:
+    return _entry("graphene", Graphene, GrapheneParams, preempts=True)
+
+
+def slaq() -> Entry:
+    return _entry("slaq", Slaq, SlaqParams, preempts=True)
