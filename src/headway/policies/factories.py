@@ -6,6 +6,8 @@ from typing import Any
 
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
+from headway.policies.gandiva import Gandiva, GandivaParams
+from headway.policies.hypersched import HyperSched, HyperSchedParams
 from headway.policies.mlfs.policy import MlfH, MlfHParams
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
@@ -71,3 +73,11 @@ def borg_fair() -> Entry:
 
 def mlf_h() -> Entry:
     return _entry("mlf-h", MlfH, MlfHParams, preempts=True)
+
+
+def gandiva() -> Entry:
+    return _entry("gandiva", Gandiva, GandivaParams, preempts=True)
+
+
+def hypersched() -> Entry:
+    return _entry("hypersched", HyperSched, HyperSchedParams, preempts=True)

@@ -27,6 +27,8 @@ REGISTRY: dict[str, str] = {
     "borg-fair": "headway.policies.factories:borg_fair",
     "random": "headway.policies.factories:random",
     "mlf-h": "headway.policies.factories:mlf_h",
+    "gandiva": "headway.policies.factories:gandiva",
+    "hypersched": "headway.policies.factories:hypersched",
 }
 ENTRY_POINTS = "headway.policies"
 
