@@ -2,18 +2,18 @@
 error, growth on idle GPUs, and moves.
 
 What the paper says: jobs go to machines with jobs of the same size (affinity), the least loaded first. When more is wanted than
-there is, jobs take turns in slices (suspend–resume, about a minute, round robin). Jobs are packed on a GPU where profiling lets it
-hope for more throughput; the time of a mini-batch is watched, and what turns out slower is undone. Elastic jobs grow into idle GPUs
-of their machine and shrink when others come. Jobs are moved off busy GPUs and together when room comes up. MLFS (§4.1) compares
+there is, jobs take turns in slices (suspend–resume, about a minute, round robin). Jobs are packed on a GPU where profiling gives
+hope of more throughput; the time of a mini-batch is watched, what turns out slower is undone. Elastic jobs grow into idle GPUs
+of their machine and shrink when others come. Jobs are moved off busy GPUs, and together when room comes up. MLFS (§4.1) compares
 with this and adds the rule of its move: off a GPU used above a threshold goes the job that uses it least, to the GPU used least.
 What we read into it: who lost his place, or came, first is next. All slices end at the multiples of their length, so that a gang
-of any size gets its turn; a job gives way only where another needs its GPUs, the one that has run longest first. The restart costs
+of any size gets its turn; a job gives way only where another needs its GPUs, the one that has run longest first. A restart costs
 what the job's restore costs, so the slice is a parameter. With `sharing=true` jobs that allow company book their share; a job is
 packed beside others when no GPUs are empty, a trial until its company has told enough: `f·g` of the newcomer (its speed over that
-alone, or over the one that its user announced; its GPUs) against what the jobs beside it have lost, `Δf·g` each. If they lost more,
-the newcomer gives its place up, and the pair is not tried again. With `sharing=false` nobody is packed, and no GPU is in company
-that a job could be moved off. Where a queue has a quota or a limit, the ranked pass of `docs/semantics.md` §4 keeps it: turns and
-slices as here, without affinity, packing, growth and moves.
+alone, or over the one that its user announced; its GPUs) against what the jobs beside it have lost, `Δf·g` each. If they lost
+more, the newcomer gives its place up, and the pair is not tried again. With `sharing=false` nobody is packed, and no GPU is in
+company that a job could be moved off. Where a queue has a quota or a limit, the ranked pass of `docs/semantics.md` §4 keeps it:
+turns and slices as here, without affinity, packing, growth and moves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.columns import Phase
 from headway.core.events import EventBatch
-from headway.core.plan import Draft, Plan
+from headway.core.plan import M_TASKS, Draft, Plan
 from headway.core.scratch import widened
 from headway.core.state import State
 from headway.core.view import ClusterView
@@ -110,6 +110,8 @@ class Gandiva:
         )  # fmt: skip
         if moves:
             self._move(view, draft, asked, label, idle=idle)
+        if s.M[M_TASKS] and (asked.any() or p.defrag):  # who comes up now may be moved or grow later
+            draft.wake_at_us(view.now_us)
         return draft.plan()
 
     def _move(self, view: ClusterView, draft: Draft, asked: Ints, label: Ints, *, idle: bool) -> None:
@@ -130,7 +132,7 @@ class Gandiva:
             grow(view.now_us, H, asked, st.J, st.T, st.N, st.C, s.A, s.GB, s.mark, s.O, s.OT, s.M)
 
     def _ranked(self, view: ClusterView) -> Plan:
-        """Turns and slices where queues have quotas or limits: jobs in their slice, those that wait, those whose slice is over."""
+        """Turns and slices where queues have quotas or limits: jobs in their slice, who waits, jobs whose slice is over."""
         if view.waiting == 0:
             return view.draft().plan()
         st, length, now = view.state, int(self.numbers[gandiva_room.H_SLICE_US]), view.now_us
@@ -169,4 +171,3 @@ def pairs_of(state: State, bad: dict[int, list[int]]) -> Table:
             if beside is not None:
                 found += [(row, beside), (beside, row)]
     return np.array(sorted(found), np.int64).reshape(-1, 2)
-

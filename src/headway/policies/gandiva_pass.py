@@ -19,7 +19,6 @@ from headway.policies.gandiva_room import (
     H_COOL_US,
     H_GROW,
     H_HOT,
-    H_LIMIT,
     H_SHARING,
     H_SLICE_US,
     book,
@@ -115,21 +114,24 @@ def resize_override(row: int, data: int, start: int, tasks: int, J: Table, O: Ta
 
 
 @kernel
-def undo_trials(undone: Ints, J: Table, T: Table, N: Table, A: Table, GB: Ints, mark: Ints, O: Table, M: Ints) -> int:
-    """Take back the places of jobs whose packing turned out worse. Returns how many GPUs become empty."""
+def undo_trials(undone: Ints, now: int, J: Table, T: Table, N: Table, A: Table, GB: Ints, mark: Ints, O: Table, M: Ints) -> int:
+    """Take back the places of jobs whose packing turned out worse; the round wakes at once, since they wait then. Returns how
+    many GPUs become empty."""
     change = 0
     for i in range(undone.shape[0]):
         row = undone[i]
         if is_settled(J, row) and mark[row] == STAYS:
             mark[row] = TOUCHED
             add_override(O, M, J, row, OP_RELEASE, R_TRIAL, 0, 0)
+            M[M_WAKE] = min(M[M_WAKE], now)
             change += book_job(-1, row, J, T, N, A, GB)
     return change
 
 
 @kernel
 def gandiva(
-    now: int, H: Ints, undone: Ints, pairs: Table, asked: Ints, waiting: Ints, waiting_count: int, placed: Ints, placed_count: int,
+    now: int, H: Ints, undone: Ints, pairs: Table, asked: Ints,
+    waiting: Ints, waiting_count: int, placed: Ints, placed_count: int,
     J: Table, T: Table, N: Table, G: Table, Q: Table, C: Ints, planned: Ints,
     A: Table, GB: Ints, label: Ints, ban: Ints, mark: Ints, pool: Ints, out: Table, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
@@ -140,7 +142,7 @@ def gandiva(
     clear(planned)
     for row in range(C[c.C_ROWS]):
         mark[row] = STAYS
-    empty += undo_trials(undone, J, T, N, A, GB, mark, O, M)
+    empty += undo_trials(undone, now, J, T, N, A, GB, mark, O, M)
     left_gpus, unplaced = 0, 0
     for i in range(placed_count):
         left_gpus += J[c.J_GPUS, placed[i] & ROW_MASK]
@@ -176,7 +178,7 @@ def gandiva(
             unplaced += 1
             say_why(O, M, J, row, R_NO_ROOM, gpus, 0)
     M[M_UNPLACED] = unplaced
-    if unplaced and placed_count + C[c.C_RUNNING]:
+    if unplaced and C[c.C_RUNNING] + C[c.C_PLACED_WAITING] + M[M_TASKS]:
         M[M_WAKE] = min(M[M_WAKE], (now // H[H_SLICE_US] + 1) * H[H_SLICE_US])
 
 
@@ -186,8 +188,9 @@ def over_slices(
     J: Table, T: Table, N: Table, G: Table, C: Ints, A: Table, GB: Ints, label: Ints, ban: Ints, mark: Ints, pool: Ints,
     out: Table, O: Table, OT: Table, M: Ints,
 ) -> tuple[bool, int, int]:  # fmt: skip
-    """Place a waiting job over running ones that may have to give way to it, one after the other until it fits; those whose room
-    it did not need stay. Returns whether it fits, the empty GPUs, and the GPUs of those that are left."""
+    """Place a waiting job over running ones that may have to give way to it, one after the other until it fits. Those whose room
+    it did not need stay; the others wait (the round wakes at once). Returns whether it fits, the empty GPUs, and the GPUs of
+    those that are left."""
     size, done = 0, False
     for i in range(placed_count):
         victim = placed[i] & ROW_MASK
@@ -214,6 +217,7 @@ def over_slices(
         else:
             mark[victim] = TOUCHED
             add_override(O, M, J, victim, OP_RELEASE, R_PREEMPTED, 0, 0)
+            M[M_WAKE] = min(M[M_WAKE], now)
     return done, empty, left_gpus
 
 
@@ -317,8 +321,8 @@ def gather(
             continue
         book_job(-1, row, J, T, N, A, GB)
         after = choose_affine(
-            J[c.J_WORKERS, row], gpus, J[c.J_CPU_TASK, row], J[c.J_MEM_TASK, row], N[c.N_KIND, node], J[c.J_GPUS, row], 0, label, A,
-            N, C, out,
+            J[c.J_WORKERS, row], gpus, J[c.J_CPU_TASK, row], J[c.J_MEM_TASK, row], N[c.N_KIND, node], J[c.J_GPUS, row], 0,
+            label, A, N, C, out,
         )  # fmt: skip
         if 0 < after < before:
             done, _ = place_empty(row, H, J, T, N, C, A, GB, label, out, O, OT, M)

@@ -8,9 +8,9 @@ What we read into it: the gain of a job is what its curve (CURVE, refitted as re
 still do by its deadline, at the speed so far (before that the announced one); a job ranks by its gain per GPU and second of that
 run, in steps of a factor, so that jobs of about the same gain do not stop each other. A job without a curve yet is taken to rise
 as `a·x·(1+h)/(x+h)` with its progress x, h = 0.1, up to the accuracy a that it requires (else 1). A job whose gain is below
-`significant`, be it flat or without time before its deadline, is paused: all others rank before it, and it runs on what they leave,
-shortest remaining time first (a paused job has to end too; the paper's trials need not). Curves of a loss count as parts of the fall
-that is to be had. With `sharing=true` see `SHARED`.
+`significant`, be it flat or without time before its deadline, is paused: all others rank before it, and it runs on what they
+leave, shortest remaining time first (a paused job has to end too; the paper's trials need not). A loss counts as a part of
+the fall that is to be had.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ TINY = 1e-12
 @dataclass(frozen=True, slots=True)
 class HyperSchedParams(Common):
     significant: float = param(0.005, "gain in accuracy before the deadline below which a job is paused", high=1)
-    step: float = param(2.0, "jobs whose gains per GPU and second differ by less than this factor rank as equal", low=1.001, high=1e6)
+    step: float = param(
+        2.0, "jobs whose gains per GPU and second differ by less than this factor rank as equal", low=1.001, high=1e6
+    )
     horizon: float = param(1.0, "part of the units before the deadline over which the gain is looked at", low=0.01, high=1)
     stick: float = param(1.0, "by so many steps jobs that have a place rank higher", high=1000)
 
