@@ -39,8 +39,10 @@ PRIOR_HALF = 0.1
 """Of its iterations, when a job without a curve has got half of its way."""
 UNITS_MIN = 5
 """Reports before a curve is asked for."""
-REFITS = 10
+REFITS = 5
 """A curve is asked for again when so great a part of the job's units has been done since: one in so many."""
+ALONG = 0.5
+"""When a curve is asked for, so are those of jobs with at least so much of the news that one needs: many at once cost little."""
 PPM, NANO = 1_000_000, 1e9
 TINY = 1e-12
 
@@ -52,6 +54,7 @@ class HyperSchedParams(Common):
         2.0, "jobs whose gains per GPU and second differ by less than this factor rank as equal", low=1.001, high=1e6
     )
     horizon: float = param(1.0, "part of the units before the deadline over which the gain is looked at", low=0.01, high=1)
+    review: float = param(300.0, "seconds after which the time left is looked at anew", low=1)
     stick: float = param(1.0, "by so many steps jobs that have a place rank higher", high=1000)
 
 
@@ -74,7 +77,8 @@ class HyperSched:
         s.keys_placed[:p], s.keys_waiting[:w] = keys[placed], keys[~placed]
         draft = place_by_rank(view, p, w, self.params.kernel)
         if p:  # gains change with time alone
-            draft.wake_at_us(view.now_us)
+            review_us = round(self.params.review * US)
+            draft.wake_at_us((view.now_us // review_us + 1) * review_us)
         for number in stale_curves(st, rows).tolist():
             draft.request(Estimator.CURVE, number)
         return draft.plan()
@@ -82,12 +86,14 @@ class HyperSched:
     def keys(self, view: ClusterView, rows: Ints) -> Ints:
         """Sortable rank keys: priority; not paused, by steps of the gain per GPU·s; paused, by remaining time; arrival."""
         J, q = view.state.J[:, rows], self.params
-        gain, per_gpu_s = gains(view, rows, q.horizon)
+        at_us = view.now_us // round(q.review * US) * round(q.review * US)
+        run = run_us(J, at_us)
+        gain, per_gpu_s = gains(view.state, rows, at_us, run, q.horizon)
         with np.errstate(divide="ignore"):
             steps = np.floor(-np.log2(np.maximum(per_gpu_s, TINY)) / np.log2(q.step))
         steps = steps - q.stick * (J[c.J_PLACED] == 1)
         rank = np.clip(steps + STEPS_MIDDLE, 0, PAUSED - 1).astype(np.int64)
-        left = np.clip((J[c.J_ESTIMATE] - view.run_us(rows)) // SRTF_UNIT_US, 0, PAUSED - 1)
+        left = np.clip((J[c.J_ESTIMATE] - run) // SRTF_UNIT_US, 0, PAUSED - 1)
         key = np.where(gain < q.significant, PAUSED + left, rank)
         keys: Ints = ((PRIORITY_TOP - J[c.J_PRIORITY]) << (c.ROW_BITS + KEY_BITS)) | (key << c.ROW_BITS) | rows
         return keys
@@ -106,8 +112,8 @@ def stale_curves(state: State, rows: Ints) -> Ints:
     J = state.J[:, rows]
     last = np.nan_to_num(curves(state, rows)[:, C_K_LAST], nan=0.0)
     due = np.maximum(J[c.J_UNITS_TOTAL] / REFITS, UNITS_MIN)
-    news = (J[c.J_UNITS_DONE] - last >= due) & (J[c.J_PHASE] == Phase.RUNNING)
-    numbers: Ints = J[c.J_ID, news]
+    news = np.where(J[c.J_PHASE] == Phase.RUNNING, (J[c.J_UNITS_DONE] - last) / due, 0.0)
+    numbers: Ints = J[c.J_ID, news >= (ALONG if news.max(initial=0.0) >= 1 else 1.0)]
     return numbers
 
 
@@ -125,12 +131,20 @@ def speeds(J: Table, run_us: Ints) -> tuple[Floats, Floats, Floats]:
     return done, total, np.maximum(speed, 1e-15)
 
 
-def gains(view: ClusterView, rows: Ints, horizon: float) -> tuple[Floats, Floats]:
-    """What jobs gain in accuracy (1 = all) before their deadline, and that per GPU and second over the first `horizon` of it."""
-    J, state = view.state.J[:, rows], view.state
-    done, total, speed = speeds(J, view.run_us(rows))
+def run_us(J: Table, at_us: int) -> Ints:
+    """Run time of jobs up to an instant that may lie before their last start, µs."""
+    started = J[c.J_STARTED_AT]
+    run: Ints = J[c.J_RUN] + np.where(started >= 0, np.maximum(at_us - started, 0), 0)
+    return run
+
+
+def gains(state: State, rows: Ints, at_us: int, run: Ints, horizon: float) -> tuple[Floats, Floats]:
+    """What jobs gain in accuracy (1 = all) from `at_us` to their deadline, and that per GPU and second over the first `horizon`
+    of the units. `run`: their run times (µs)."""
+    J = state.J[:, rows]
+    done, total, speed = speeds(J, run)
     start_us = np.where(J[c.J_STARTED_AT] >= 0, 0, np.where(J[c.J_ATTEMPT] > 0, J[c.J_RESTORE], 0))
-    time_us = np.maximum(np.minimum(J[c.J_DEADLINE] - view.now_us, 1 << 50) - start_us, 0)
+    time_us = np.maximum(np.minimum(J[c.J_DEADLINE] - at_us, 1 << 50) - start_us, 0)
     units = np.minimum(np.maximum(total - done, 0), time_us * speed)
     params = curves(state, rows)
     gain = _gain(J, params, done, total, units)
