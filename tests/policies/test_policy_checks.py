@@ -30,7 +30,11 @@ SPECS = {
     "borg-fair": ("borg-fair", "borg-fair:over=user,placement=topology"),
     "random": ("random", "random:seed=7,unfit=block"),
     "gandiva": ("gandiva:slice=7", "gandiva:slice=30,sharing=true,cool_down=5,trial=2", "gandiva:slice=20,affinity=false"),
-    "hypersched": ("hypersched", "hypersched:step=1.1,horizon=0.25,significant=0.05,review=3,placement=topology"),
+    "hypersched": (
+        "hypersched",
+        "hypersched:sharing=true,review=5",
+        "hypersched:step=1.1,horizon=0.25,significant=0.05,review=3,placement=topology",
+    ),
     "tiresias": ("tiresias", "tiresias:threshold=60,queues=3,factor=4,promote=2", "tiresias:threshold=60,skew=0.5"),
 }
 STARVATION_FREE = ("fifo", "fifo-backfill", "tiresias", "drf", "drf:over=queue", "borg-fair", "borg-fair:over=user")

@@ -9,7 +9,7 @@ from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import inner, kernel
 from headway.place.assign import M_MORE, M_OVERRIDES, M_READY, M_TASKS, M_WAKE, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, clear, copy_layer, copy_room, give_mask, lowest_bits, take_mask
-from headway.place.shared import place_shared
+from headway.place.shared import place_shared, shares_now
 
 
 @inner
@@ -58,7 +58,7 @@ def try_place(
     """Place one waiting job in room `A`: whole GPUs or, with `sharing` and where the job allows it, shares of GPUs. Room `P` is
     kept in step."""
     if sharing and J[c.J_SHARE, row]:
-        return place_shared(row, J, T, N, C, A, AB, GB, O, OT, M)
+        return place_shared(row, False, J, T, N, C, A, AB, GB, out[3], O, OT, M)
     chosen, gpus = choose_for(mode, row, J, N, C, A, AB, out, False, OT, M[M_TASKS])
     if chosen < 0:
         return False
@@ -95,8 +95,7 @@ def in_order(
     """
     start_with(N, B, C, planned, A, AB, M)
     if sharing:
-        for g in range(C[c.C_GPUS]):
-            GB[g] = G[c.G_BOOKED, g]
+        shares_now(J, T, N, G, C, O, OT, M, GB)
     every = (1 << C[c.C_KINDS]) - 1
     blocked = 0
     last, node = -1, -1
@@ -133,11 +132,13 @@ def in_order(
 
 @kernel
 def as_they_fit(
-    order: Ints, count: int, mode: int, now: int, J: Table, T: Table, N: Table, Q: Table, B: Table, C: Ints, planned: Ints,
-    A: Table, AB: Table, out: Table, O: Table, OT: Table, M: Ints,
+    order: Ints, count: int, mode: int, sharing: bool, now: int, J: Table, T: Table, N: Table, G: Table, Q: Table, B: Table,
+    C: Ints, planned: Ints, A: Table, AB: Table, GB: Ints, out: Table, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
     """Each of the `count` waiting rows in `order` is placed if it fits; one that does not holds nobody up."""
     start_with(N, B, C, planned, A, AB, M)
+    if sharing:
+        shares_now(J, T, N, G, C, O, OT, M, GB)
     last = -1
     for i in range(count):
         row = order[i]
@@ -148,7 +149,7 @@ def as_they_fit(
             continue
         if last >= 0 and same_demand(row, last, J):
             continue
-        if try_place(mode, False, row, J, T, N, C, A, AB, A, AB, False, out[2], out, O, OT, M):
+        if try_place(mode, sharing, row, J, T, N, C, A, AB, A, AB, False, GB, out, O, OT, M):
             planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
         else:
             last = row

@@ -9,13 +9,15 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints
-from headway.core.columns import ROW_MASK
+from headway.core.columns import ROW_MASK, Op
 from headway.core.plan import EMPTY_COUNTS, Draft, Plan
 from headway.core.view import ClusterView
 from headway.place.assign import M_MORE, M_OVERRIDES, M_UNPLACED, M_UNSELECTED
-from headway.place.passes import in_order, leaving_keys, with_backfill
+from headway.place.passes import LEAVING_BITS, as_they_fit, in_order, leaving_keys, with_backfill
 from headway.place.quotas import begin, by_rank_within_quotas, has_limits, has_quotas, serve_claims, work_arrays
 from headway.place.ranked import EVICTED, NOBODY, by_rank
+from headway.place.shared_backfill import backfill_shares, up_to_head
+from headway.place.shared_ranked import by_rank_shared
 from headway.policies.params import Common, param
 from headway.policies.ranks import placed_crossing, remaining_keys, service_keys
 
@@ -64,14 +66,20 @@ def after_claims(
     return left
 
 
-def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, skew_ppm: int = c.NEVER) -> Draft:
+def place_by_rank(
+    view: ClusterView, placed: int, waiting: int, kernel: int, skew_ppm: int = c.NEVER, *, sharing: bool = False,
+    hardest: bool = False,
+) -> Draft:  # fmt: skip
     """The preemptive pass over the keys in the scratch (`placed` and `waiting` many); the draft wakes at once if something was
-    left undone that time
-    alone may change."""
+    left undone that time alone may change. With `sharing` see `share_by_rank`."""
     draft = view.draft()
     s, st = draft.scratch, view.state
     s.keys_placed[:placed].sort()
     keys = s.keys_waiting[:waiting]
+    if sharing:
+        keys.sort()
+        share_by_rank(view, draft, placed, waiting, kernel, hardest)
+        return draft
     quotas = has_quotas(st.Q)
     if quotas or has_limits(st.Q):
         keys.sort()
@@ -105,16 +113,32 @@ def place_by_rank(view: ClusterView, placed: int, waiting: int, kernel: int, ske
     return draft
 
 
-@dataclass(frozen=True, slots=True)
-class FifoParams(Common):
-    sharing: bool = param(False, "put jobs that allow it side by side on one GPU")
+def share_by_rank(view: ClusterView, draft: Draft, placed: int, waiting: int, kernel: int, hardest: bool) -> None:
+    """The preemptive pass with shares of GPUs over the sorted keys in the scratch. Where queues have quotas, nobody is stopped but
+    for the claims that come first. `hardest`: the tasks of a job are dealt by falling share of a GPU."""
+    s, st = draft.scratch, view.state
+    if has_quotas(st.Q):
+        order = after_claims(view, draft, s.keys_waiting[:waiting] & ROW_MASK, kernel, sharing=True)
+        as_they_fit(
+            order, len(order), kernel, True, view.now_us, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.GB,
+            s.out, s.O, s.OT, s.M,
+        )  # fmt: skip
+        return
+    below, below_bits, below_milli = np.empty_like(s.A), np.empty_like(s.AB), np.empty_like(s.GB)
+    by_rank_shared(
+        s.keys_placed, placed, s.keys_waiting, waiting, kernel, hardest, view.now_us, st.J, st.T, st.N, st.G, st.Q, st.B, st.C,
+        s.planned, s.A, s.AB, s.GB, below, below_bits, below_milli, s.P, s.PB, np.empty_like(s.GB), s.out, s.owner, s.mark,
+        s.O, s.OT, s.M,
+    )  # fmt: skip
+    if s.M.item(M_UNPLACED) or s.M.item(M_UNSELECTED):
+        draft.wake_at_us(view.now_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """First come, first served; a job that does not fit holds up those that want the same kind of GPU."""
 
-    params: FifoParams
+    params: Common
     name: str = "fifo"
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
@@ -153,35 +177,72 @@ class FifoBackfill:
         if view.waiting == 0:
             return draft.plan()
         equal = view.state.C[c.C_PRIORITY_MIN] == view.state.C[c.C_PRIORITY_MAX]
-        order = NO_ORDER if equal and not has_quotas(view.state.Q) else waiting_in_order(view)
-        backfill(view, draft, order, self.params.kernel, self.params.depth, in_turn=True)
+        sharing = self.params.sharing
+        order = NO_ORDER if equal and not sharing and not has_quotas(view.state.Q) else waiting_in_order(view)
+        backfill(view, draft, order, self.params.kernel, self.params.depth, in_turn=True, sharing=sharing)
         return draft.plan()
 
 
-def backfill(view: ClusterView, draft: Draft, order: Ints, kernel: int, depth: int, *, in_turn: bool = False) -> None:
-    """Place waiting jobs in order, with EASY backfill behind the first that does not fit. `order`: rows; empty: by arrival."""
+def backfill(
+    view: ClusterView, draft: Draft, order: Ints, kernel: int, depth: int, *, in_turn: bool = False, sharing: bool = False
+) -> None:  # fmt: skip
+    """Place waiting jobs in order, with EASY backfill behind the first that does not fit. `order`: rows; empty: by arrival (not
+    with `sharing`)."""
     s, st = draft.scratch, view.state
     placed = leaving_keys(st.J, st.C, view.now_us, s.keys_placed)
     leaving = s.keys_placed[:placed]
     if has_quotas(st.Q):
-        order = after_claims(view, draft, order, kernel, in_turn=in_turn)
+        order = after_claims(view, draft, order, kernel, in_turn=in_turn, sharing=sharing)
         if not len(order):
             return
         stay = leaving[s.mark[leaving & ROW_MASK] != EVICTED]
         placed = len(stay)
         s.keys_placed[:placed] = stay
         leaving = s.keys_placed[:placed]
+    if sharing:
+        head = share_with_backfill(view, draft, order, kernel, depth, leaving)
+        wake_when_overdue(view, draft, head, np.sort(leaving))
+        return
     leaving.sort()
     head = with_backfill(
         order, len(order), kernel, view.now_us, depth, s.keys_placed, placed, st.J, st.T, st.N, st.Q, st.B, st.C, s.planned,
         s.A, s.AB, s.P, s.PB, s.out, s.O, s.OT, s.M,
     )  # fmt: skip
-    if s.M.item(M_MORE):
+    wake_when_overdue(view, draft, head, leaving)
+
+
+def wake_when_overdue(view: ClusterView, draft: Draft, head: int, leaving: Ints) -> None:
+    """Wake when the next placed job (sorted keys of `leaving_keys`) passes its estimated end if a head waits, and at once if jobs
+    were placed behind it and others not looked at."""
+    if draft.scratch.M.item(M_MORE):
         draft.wake_at_us(view.now_us)
     if head >= 0:
         later = int(np.searchsorted(leaving, 1 << c.ROW_BITS))
-        if later < placed:
+        if later < len(leaving):
             draft.wake_at_us(view.now_us + (int(leaving[later]) >> c.ROW_BITS))
+
+
+def share_with_backfill(view: ClusterView, draft: Draft, order: Ints, kernel: int, depth: int, leaving: Ints) -> int:
+    """As `with_backfill`, with shares of GPUs; `leaving` (`leaving_keys`) need not be sorted. Returns the head's row, or -1."""
+    s, st = draft.scratch, view.state
+    reached = up_to_head(
+        order, len(order), kernel, view.now_us, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.GB, s.out,
+        s.O, s.OT, s.M,
+    )  # fmt: skip
+    if reached == len(order):
+        return -1
+    new = s.O[: s.M.item(M_OVERRIDES)]
+    new = new[new[:, c.O_OP] == Op.PLACE]
+    rows = new[:, c.O_ROW]
+    begins = np.full(int(st.C[c.C_ROWS]), -1, np.int64)
+    begins[rows] = new[:, c.O_TASK0]
+    left = np.minimum(np.maximum(st.J[c.J_ESTIMATE, rows] - st.J[c.J_RUN, rows], 0), (1 << LEAVING_BITS) - 1)
+    ends = np.sort(np.concatenate([leaving, left << c.ROW_BITS | rows]))
+    backfill_shares(
+        order, reached, len(order), kernel, view.now_us, depth, ends, len(ends), begins, st.J, st.T, st.N, st.Q, st.C, s.planned,
+        s.A, s.AB, s.GB, s.P, s.PB, np.empty_like(s.GB), s.out, s.O, s.OT, s.M,
+    )  # fmt: skip
+    return int(order[reached])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +257,7 @@ class Srtf:
             return view.draft().plan()
         st = view.state
         placed, waiting = remaining_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, st.scratch.keys_placed, st.scratch.keys_waiting)
-        return place_by_rank(view, placed, waiting, self.params.kernel).plan()
+        return place_by_rank(view, placed, waiting, self.params.kernel, sharing=self.params.sharing).plan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +285,12 @@ class Las:
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()
-        return serve_least(view, round(self.params.quantum * US), NO_ORDER, 0, NO_ORDER, self.params.kernel, c.NEVER)
+        p = self.params
+        return serve_least(view, round(p.quantum * US), NO_ORDER, 0, NO_ORDER, p.kernel, c.NEVER, sharing=p.sharing)
 
 
 def serve_least(
-    view: ClusterView, quantum: int, thresholds: Ints, promote: int, within: Ints, kernel: int, skew_ppm: int
+    view: ClusterView, quantum: int, thresholds: Ints, promote: int, within: Ints, kernel: int, skew_ppm: int, *, sharing: bool
 ) -> Plan:
     """The preemptive pass by attained service, waking when a rank changes. See `ranks.service_keys` for the arguments (GPU·µs)"""
     st = view.state
@@ -236,7 +298,7 @@ def serve_least(
     placed, waiting, wake = service_keys(
         st.J, st.C, view.now_us, quantum, thresholds, promote, within, s.keys_placed, s.keys_waiting
     )
-    draft = place_by_rank(view, placed, waiting, kernel, skew_ppm)
+    draft = place_by_rank(view, placed, waiting, kernel, skew_ppm, sharing=sharing)
     draft.wake_at_us(wake)
     count = s.M.item(M_OVERRIDES)
     draft.wake_at_us(placed_crossing(s.O, count, st.J, view.now_us, quantum, thresholds, promote, len(within) > 0))

@@ -7,10 +7,12 @@ from typing import Any
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
 from headway.policies.gandiva import Gandiva, GandivaParams
+from headway.policies.graphene import Graphene, GrapheneParams
 from headway.policies.hypersched import HyperSched, HyperSchedParams
 from headway.policies.mlfs.policy import MlfH, MlfHParams
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
+from headway.policies.slaq import Slaq, SlaqParams
 from headway.policies.tiresias import Tiresias, TiresiasGittins, TiresiasParams
 
 
@@ -24,7 +26,7 @@ def _entry(name: str, policy: Any, params: type[Any], *, oracle: bool = False, p
 
 
 def fifo() -> Entry:
-    return _entry("fifo", classic.Fifo, classic.FifoParams)
+    return _entry("fifo", classic.Fifo, Common)
 
 
 def fifo_backfill() -> Entry:
@@ -81,3 +83,11 @@ def gandiva() -> Entry:
 
 def hypersched() -> Entry:
     return _entry("hypersched", HyperSched, HyperSchedParams, preempts=True)
+
+
+def graphene() -> Entry:
+    return _entry("graphene", Graphene, GrapheneParams, preempts=True)
+
+
+def slaq() -> Entry:
+    return _entry("slaq", Slaq, SlaqParams, preempts=True)

@@ -197,14 +197,14 @@ def decide_fairly(view: ClusterView, over: str, resources: int, params: FairPara
         return view.draft().plan()
     order = fair_order(view, over, resources, params.preempt)
     if not params.preempt:
-        return place_in_order(view, order, params.kernel, params.unfit, params.depth).plan()
+        return place_in_order(view, order, params.kernel, params.unfit, params.depth, params.sharing).plan()
     J, s = view.state.J, view.state.scratch
     above = (PRIORITY_TOP - J[c.J_PRIORITY, order]) << KEY_BITS
     keys = (above | np.arange(len(order))) << c.ROW_BITS | order
     stays: NDArray[np.bool_] = J[c.J_PLACED, order] == 1
     placed, waiting = keys[stays], keys[~stays]
     s.keys_placed[: len(placed)], s.keys_waiting[: len(waiting)] = placed, waiting
-    return place_by_rank(view, len(placed), len(waiting), params.kernel).plan()
+    return place_by_rank(view, len(placed), len(waiting), params.kernel, sharing=params.sharing).plan()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ run, in steps of a factor, so that jobs of about the same gain do not stop each 
 as `a·x·(1+h)/(x+h)` with its progress x, h = 0.1, up to the accuracy a that it requires (else 1). A job whose gain is below
 `significant`, be it flat or without time before its deadline, is paused: all others rank before it, and it runs on what they
 leave, shortest remaining time first (a paused job has to end too; the paper's trials need not). A loss counts as a part of
-the fall that is to be had.
+the fall that is to be had. With `sharing=true` the ranked pass shares GPUs (`place/shared_ranked.py`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HyperSched:
         placed = st.J[c.J_PLACED, rows] == 1
         p, w = int(np.count_nonzero(placed)), int(np.count_nonzero(~placed))
         s.keys_placed[:p], s.keys_waiting[:w] = keys[placed], keys[~placed]
-        draft = place_by_rank(view, p, w, self.params.kernel)
+        draft = place_by_rank(view, p, w, self.params.kernel, sharing=self.params.sharing)
         if p:  # gains change with time alone
             review_us = round(self.params.review * US)
             draft.wake_at_us((view.now_us // review_us + 1) * review_us)

@@ -23,6 +23,7 @@ class Common:
     """Parameters that every classic policy has."""
 
     placement: str = param("consolidated", "placement kernel", choices=tuple(PLACEMENTS))
+    sharing: bool = param(False, "put jobs that allow it side by side on one GPU")
 
     @property
     def kernel(self) -> int:

@@ -26,6 +26,8 @@ REGISTRY: dict[str, str] = {
     "drf": "headway.policies.factories:drf",
     "borg-fair": "headway.policies.factories:borg_fair",
     "random": "headway.policies.factories:random",
+    "graphene": "headway.policies.factories:graphene",
+    "slaq": "headway.policies.factories:slaq",
     "mlf-h": "headway.policies.factories:mlf_h",
     "gandiva": "headway.policies.factories:gandiva",
     "hypersched": "headway.policies.factories:hypersched",

@@ -27,23 +27,23 @@ DEADLINE_UNIT_US = 10_000
 """Deadlines closer than this rank as equal (10 ms)."""
 
 
-def place_in_order(view: ClusterView, order: Ints, kernel: int, unfit: str, depth: int) -> Draft:
+def place_in_order(view: ClusterView, order: Ints, kernel: int, unfit: str, depth: int, sharing: bool) -> Draft:
     """Place waiting jobs (rows) in order without stopping anybody; `unfit` says what follows when one does not fit."""
     draft = view.draft()
     s, st = draft.scratch, view.state
     if unfit == "backfill":
-        backfill(view, draft, order, kernel, depth)
+        backfill(view, draft, order, kernel, depth, sharing=sharing)
         return draft
     if has_quotas(st.Q):
-        order = after_claims(view, draft, order, kernel)
+        order = after_claims(view, draft, order, kernel, sharing=sharing)
     if unfit == "skip":
         as_they_fit(
-            order, len(order), kernel, view.now_us, st.J, st.T, st.N, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.out, s.O, s.OT,
-            s.M,
+            order, len(order), kernel, sharing, view.now_us, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned, s.A, s.AB,
+            s.GB, s.out, s.O, s.OT, s.M,
         )  # fmt: skip
     elif len(order):
         in_order(
-            order, len(order), kernel, False, view.now_us, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.GB,
+            order, len(order), kernel, sharing, view.now_us, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.GB,
             s.out, s.O, s.OT, s.M,
         )  # fmt: skip
     return draft
@@ -69,7 +69,8 @@ class Sjf:
         s = st.scratch
         _, waiting = remaining_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, s.keys_placed, s.keys_waiting)
         order = np.sort(s.keys_waiting[:waiting]) & ROW_MASK
-        return place_in_order(view, order, self.params.kernel, self.params.unfit, self.params.depth).plan()
+        p = self.params
+        return place_in_order(view, order, p.kernel, p.unfit, p.depth, p.sharing).plan()
 
 
 @kernel
@@ -111,9 +112,10 @@ class Edf:
         s = st.scratch
         placed, waiting = deadline_keys(st.J, st.C, DEADLINE_UNIT_US, s.keys_placed, s.keys_waiting)
         if self.params.preempt:
-            return place_by_rank(view, placed, waiting, self.params.kernel).plan()
+            return place_by_rank(view, placed, waiting, self.params.kernel, sharing=self.params.sharing).plan()
         order = np.sort(s.keys_waiting[:waiting]) & ROW_MASK
-        return place_in_order(view, order, self.params.kernel, self.params.unfit, self.params.depth).plan()
+        p = self.params
+        return place_in_order(view, order, p.kernel, p.unfit, p.depth, p.sharing).plan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,8 @@ class Random:
             return view.draft().plan()
         rows, J = view.waiting_rows(), view.state.J
         order = rows[np.lexsort((draws(self.params.seed, J[:, rows]), -J[c.J_PRIORITY, rows]))]
-        return place_in_order(view, order, self.params.kernel, self.params.unfit, self.params.depth).plan()
+        p = self.params
+        return place_in_order(view, order, p.kernel, p.unfit, p.depth, p.sharing).plan()
 
 
 def draws(seed: int, J: Table) -> NDArray[np.uint64]:

@@ -63,7 +63,8 @@ class Tiresias:
         p = self.params
         within = NO_ORDER if memo is None else gittins_order(memo["bins"])
         skew = round(p.skew * 1_000_000) if p.skew < 1 else c.NEVER
-        return serve_least(view, 0, self.thresholds_us, round(p.promote * 1000), within, int(Kernel.CONSOLIDATED), skew)
+        promote, kernel = round(p.promote * 1000), int(Kernel.CONSOLIDATED)
+        return serve_least(view, 0, self.thresholds_us, promote, within, kernel, skew, sharing=p.sharing)
 
 
 class TiresiasGittins(Tiresias):
