@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from headway.core import columns as c
-from headway.core.columns import EventKind, Op, Reason
+from headway.core.columns import EventKind, Op, Phase, Reason
 from headway.core.events import EventBatch, EventBuffer, concatenate
 from headway.core.plan import Capabilities, Plan
 from headway.core.round import check, diff
@@ -20,7 +23,8 @@ from headway.policies.registry import make_policy
 from headway.sim.run import Outcome, simulate
 from headway.testing.builders import JobSketch, cluster, job, place_ints, submissions, workload
 from headway.testing.gantt import gantt
-from headway.workloads.cluster import Cluster
+from headway.testing.policy_checks import check_no_starvation
+from headway.workloads.cluster import Cluster, Queue
 from headway.workloads.schema import Workload
 
 US = 1_000_000
@@ -275,3 +279,55 @@ def test_folding_in_parts_is_folding_at_once() -> None:
     for part in told.parts:
         memo = policy.fold(memo, part)
     assert memo["jobs"] == told.memo()["jobs"] and memo["worse"] == told.memo()["worse"] == [1]
+
+
+# -- what may not happen ------------------------------------------------------------------------------------------
+def test_nobody_starves() -> None:
+    """A gang of the whole cluster starts at the end of a slice, whatever comes in between."""
+    check_no_starvation(lambda: make_policy("gandiva:slice=60"), 0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_elastic_jobs_shares_and_quotas_give_no_plan_that_is_refused(seed: int) -> None:
+    """Elastic jobs of one, two and four GPUs and shares, more than there is room for, without and with quotas; all end, and no
+    GPU is booked above its whole."""
+    r = random.Random(seed)
+    jobs, t = [], 0
+    for number in range(30):
+        t += r.choice([0, 0, 3, 20])
+        share = r.random() < 0.4
+        workers = r.choice([1, 1, 2, 4])
+        each = r.choice([0.3, 0.45, 0.6]) if share else 1
+        jobs.append(
+            job(f"j{number}", each * workers, r.randint(5, 60), t, workers=workers, share=share, units=20, queue=number % 2)
+        )
+    load = workload(jobs, queues=("a", "b"))
+    for number, sketch in enumerate(jobs):
+        if not sketch.share:
+            load.spec[c.J_DATA_MIN, number], load.spec[c.J_DATA_MAX, number] = 1, r.choice([sketch.workers, 6])
+    where = cluster([4, 4], share_limit=0.9)
+    for queues in ((), (Queue("a", 4), Queue("b", 4))):
+        spec = "gandiva:slice=20,cool_down=5,sharing=true,trial=4"
+        run = simulate(load, replace(where, queues=queues), make_policy(spec), interval_s=1, keep_journal=True)
+        assert run.refused == 0
+        assert all(run.state.ended_phase(number) == Phase.COMPLETED for number in range(len(jobs)))
+        assert run.journal is not None
+        booked_within(run.journal, 1000)
+
+
+def booked_within(journal: EventBatch, most: int) -> None:
+    """What processes hold on each GPU is at most so much at any time."""
+    held: dict[tuple[int, int], int] = defaultdict(int)
+    places: dict[int, list[list[int]]] = {}
+    for record, payload in zip(journal.records.tolist(), journal.payloads(), strict=True):
+        kind, number = record[c.E_KIND], record[c.E_ID]
+        if kind in (EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED):
+            for node, mask, milli in places.pop(number, []):
+                for gpu in gpus_of(mask):
+                    held[node, gpu] -= milli
+        elif kind == EventKind.START_REQUESTED:
+            places[number] = payload.reshape(-1, c.PLACE).tolist()
+            for node, mask, milli in places[number]:
+                for gpu in gpus_of(mask):
+                    held[node, gpu] += milli
+                    assert held[node, gpu] <= most

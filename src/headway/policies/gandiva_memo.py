@@ -129,9 +129,9 @@ class _Writer:
         if mine is not None and mine[T_RUNS]:
             beside = self.beside(number)
             for g in mine[T_PLACE]:
-                rest = tuple(other for other in self.on.get(g, ()) if other != number)
-                if rest:
-                    self.on[g] = rest
+                others = tuple(other for other in self.on.get(g, ()) if other != number)
+                if others:
+                    self.on[g] = others
                 else:
                     self.on.pop(g, None)
             mine[T_RUNS] = False
