@@ -71,7 +71,7 @@ def test_a_paused_job_runs_where_nobody_else_wants_to() -> None:
 
 @pytest.mark.parametrize("deadline_s", [50.0, 50.4, 10.0])
 def test_a_job_that_cannot_gain_before_its_deadline_yields(deadline_s: float) -> None:
-    """0.4 s are 0.4 units: a gain of 0.6 · (1 − 1/1.004) = 0.0024, below what is significant."""
+    """0.4 s are 0.4 units: a gain of 0.6 · (1 − 1/1.004) = 0.0024, below what is significant (0.1)."""
     made = two(job("a", 1, 100, units=100, deadline_s=deadline_s), job("b", 1, 400, units=400), rising(50, 0.3, 0.9))
     assert ops(decided(made, 50)) == {0: Op.RELEASE, 1: Op.PLACE}
     made = two(job("a", 1, 100, units=100, deadline_s=90), job("b", 1, 400, units=400), rising(50, 0.3, 0.9))

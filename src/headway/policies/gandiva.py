@@ -47,7 +47,7 @@ NO_ROWS: Ints = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class GandivaParams:
-    slice: float = param(1800.0, "seconds after which a job may have to give way to one that waits", low=1)
+    slice: float = param(14400.0, "seconds after which a job may have to give way to one that waits", low=1)
     affinity: bool = param(True, "machines with jobs of the same size first")
     sharing: bool = param(False, "pack jobs that allow it on GPUs, by trial and error")
     pack: float = param(0.9, "up to this part a GPU in company is filled", low=0.05, high=1)

@@ -49,13 +49,13 @@ TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class HyperSchedParams(Common):
-    significant: float = param(0.005, "gain in accuracy before the deadline below which a job is paused", high=1)
+    significant: float = param(0.1, "gain in accuracy before the deadline below which a job is paused", high=1)
     step: float = param(
         2.0, "jobs whose gains per GPU and second differ by less than this factor rank as equal", low=1.001, high=1e6
     )
     horizon: float = param(1.0, "part of the units before the deadline over which the gain is looked at", low=0.01, high=1)
     review: float = param(300.0, "seconds after which the time left is looked at anew", low=1)
-    stick: float = param(1.0, "by so many steps jobs that have a place rank higher", high=1000)
+    stick: float = param(10.0, "by so many steps jobs that have a place rank higher", high=1000)
 
 
 @dataclass(frozen=True, slots=True)
