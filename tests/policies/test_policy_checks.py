@@ -38,6 +38,12 @@ SPECS = {
     ),
     "graphene": ("graphene", "graphene:sharing=true", "graphene:preempt=false,sharing=true,unfit=backfill"),
     "slaq": ("slaq", "slaq:sharing=true"),
+    "gandiva": ("gandiva:slice=7", "gandiva:slice=30,sharing=true,cool_down=5,trial=2", "gandiva:slice=20,affinity=false"),
+    "hypersched": (
+        "hypersched",
+        "hypersched:sharing=true,review=5",
+        "hypersched:step=1.1,horizon=0.25,significant=0.05,review=3,placement=topology",
+    ),
 }
 STARVATION_FREE = ("fifo", "fifo-backfill", "tiresias", "drf", "drf:over=queue", "borg-fair", "borg-fair:over=user")
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from headway.core.policy import Policy
 from headway.policies import classic, fair, simple
+from headway.policies.gandiva import Gandiva, GandivaParams
 from headway.policies.graphene import Graphene, GrapheneParams
+from headway.policies.hypersched import HyperSched, HyperSchedParams
 from headway.policies.mlfs.load_control import LoadControlParams, with_load_control
 from headway.policies.mlfs.policy import MlfH, MlfHParams, mlf_h_params
 from headway.policies.params import Common, describe, make_params
@@ -80,6 +82,14 @@ def mlf_h() -> Entry:
 def beside_mlf_c(inner: Policy, words: dict[str, str]) -> Policy:
     """MLF-C beside a policy."""
     return with_load_control(inner, make_params(LoadControlParams, "mlf-c", words))
+
+
+def gandiva() -> Entry:
+    return _entry("gandiva", Gandiva, GandivaParams, preempts=True)
+
+
+def hypersched() -> Entry:
+    return _entry("hypersched", HyperSched, HyperSchedParams, preempts=True)
 
 
 def graphene() -> Entry:

@@ -29,6 +29,8 @@ REGISTRY: dict[str, str] = {
     "graphene": "headway.policies.factories:graphene",
     "slaq": "headway.policies.factories:slaq",
     "mlf-h": "headway.policies.factories:mlf_h",
+    "gandiva": "headway.policies.factories:gandiva",
+    "hypersched": "headway.policies.factories:hypersched",
 }
 BESIDE: dict[str, str] = {"mlf-c": "headway.policies.factories:beside_mlf_c"}
 """What can stand beside any policy: a function of it and of the words of the parameters."""
