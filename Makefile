@@ -17,6 +17,8 @@ DEV := $(VENV)/.stamp-dev
 SEED ?= 1
 N ?= 500
 ARGS ?=
+# The policies whose kernels are compiled beforehand; empty: all.
+WARM :=
 PYTHON ?= python3
 
 # A .venv that was copied or moved here, or whose Python has gone, runs another checkout or nothing: set up anew.
@@ -30,6 +32,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
+demo: WARM := fifo fifo-backfill srtf tiresias
 demo: $(BASE) warm ## set up if need be, then run examples/demo.sh
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
@@ -66,7 +69,7 @@ venv: $(DEV) ## set up .venv with everything that the checks need
 .PHONY: warm
 warm: $(BASE) ## compile the Numba kernels into the cache, where that is not done yet
 	@if [ -f src/headway/warm.py ]; then \
-	  $(PY) -m headway.warm || echo "Could not warm the kernels; they compile on first use." >&2; \
+	  $(PY) -m headway.warm $(WARM) || echo "Could not warm the kernels; they compile on first use." >&2; \
 	fi
 
 .PHONY: clean

@@ -1,12 +1,12 @@
-"""`python -m headway.warm`: compile all kernels into the cache, on two processors at once. Done once for each version of the
-source."""
+"""`python -m headway.warm [POLICY …]`: compile kernels into the cache, in processes side by side. Done once for each version of
+the source."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,10 +57,9 @@ def warm_core() -> None:
     settled(state, 0)
 
 
-def warm_rest() -> None:
-    """The world, the metrics and the policies."""
+def warm_world() -> None:
+    """The world and the metrics."""
     from headway.metrics.fold import MetricsFold
-    from headway.policies.registry import REGISTRY, make_policy
     from headway.sim.world import World
 
     cluster = parse_cluster("1x4")
@@ -70,33 +69,49 @@ def warm_rest() -> None:
     requests = reports.records.copy()
     requests[:, c.E_KIND] = EventKind.WHY
     world.execute(type(reports)(requests, reports.pool), 0)
+
+
+def waiting_state() -> State:
+    """A state in whose counters a job waits, so that policies call their kernels."""
     state = State()
     state._resize_cluster(1, 4, 1, np.array([4, 1000], np.int64))
     state.C[c.C_WAITING] = 1
-    for name in REGISTRY:
+    return state
+
+
+def warm_policies(names: Sequence[str]) -> None:
+    """These policies; none: all, and what runs under quotas."""
+    from headway.policies.registry import REGISTRY, make_policy
+
+    state = waiting_state()
+    for name in names or REGISTRY:
         make_policy(name).decide(ClusterView(state, 0, 0), None)
+    if names:
+        return
     make_policy("sjf:unfit=skip").decide(ClusterView(state, 0, 0), None)
     state.Q[c.Q_QUOTA] = 0
     make_policy("srtf").decide(ClusterView(state, 0, 0), None)
 
 
-PARTS: dict[str, Callable[[], None]] = {"core": warm_core, "rest": warm_rest}
-
-
 def main(argv: list[str]) -> int:
-    """Compile one part (its name as the argument), or all of them side by side."""
-    if argv:
-        PARTS[argv[0]]()
+    """`[POLICY …]`: compile what these policies need, or everything, in processes side by side (`--part NAME`: one of them)."""
+    if argv[:1] == ["--part"]:
+        part, names = argv[1], argv[2:]
+        if part == "policies":
+            warm_policies(names)
+        else:
+            {"core": warm_core, "world": warm_world}[part]()
         return 0
-    mark = cache_dir() / MARK
-    if mark.exists():
+    marks = [cache_dir() / MARK, cache_dir() / "-".join([MARK, *sorted(argv)])]
+    if any(mark.exists() for mark in marks):
         return 0
     print("compiling once (about a minute) …", file=sys.stderr, flush=True)
     begin = time.perf_counter()
-    runs = [subprocess.Popen([sys.executable, "-m", "headway.warm", part]) for part in PARTS]
+    parts = (["core"], ["world"], ["policies", *argv])
+    runs = [subprocess.Popen([sys.executable, "-m", "headway.warm", "--part", *part]) for part in parts]
     codes = [run.wait() for run in runs]
     if not any(codes):
-        mark.touch()
+        marks[1].touch()
         print(f"compiled in {time.perf_counter() - begin:.0f} s", file=sys.stderr)
     return max(codes)
 

@@ -252,6 +252,86 @@ n1.0 |.cdd.""",
     ("kinds", "random"): """
 n0.0 |bbaaa
 n1.0 |.ddc.""",
+    # mlf-h stops nobody; of equals who waits longest goes first, on the least-loaded node.
+    ("gangs", "mlf-h"): """
+n0.0 |aaaabbccc
+n0.1 |aaaabbd..""",
+    ("estimates", "mlf-h"): """
+n0.0 |aaaabcc""",
+    ("gap", "mlf-h"): """
+n0.0 |aaaa..bb
+n0.1 |.cc...bb
+n1.0 |aaaa..bb
+n1.1 |.dddddbb""",
+    ("costs", "mlf-h"): """
+n0.0 |aaaaaaabbb""",
+    ("kinds", "mlf-h"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    # gandiva: slices of hours do not end here, so first come, first served; jobs of a size share a node.
+    ("gangs", "gandiva"): """
+n0.0 |aaaabbccc
+n0.1 |aaaabbd..""",
+    ("estimates", "gandiva"): """
+n0.0 |aaaabcc""",
+    ("gap", "gandiva"): """
+n0.0 |aaaa..bb
+n0.1 |aaaa..bb
+n1.0 |.cc...bb
+n1.1 |.dddddbb""",
+    ("costs", "gandiva"): """
+n0.0 |aaaaaaabbb""",
+    ("kinds", "gandiva"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    # hypersched: nobody has told an accuracy, so the shortest remaining time first, and who has a place keeps it.
+    ("gangs", "hypersched"): """
+n0.0 |aaaad..bb
+n0.1 |aaaacccbb""",
+    ("estimates", "hypersched"): """
+n0.0 |aaaabcc""",
+    ("gap", "hypersched"): """
+n0.0 |aaaa..bb
+n0.1 |aaaa..bb
+n1.0 |.cc...bb
+n1.1 |.dddddbb""",
+    ("costs", "hypersched"): """
+n0.0 |aaaaaaabbb""",
+    ("kinds", "hypersched"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    # graphene: least work left first, by its score; it stops jobs for shorter ones.
+    ("gangs", "graphene"): """
+n0.0 |acccbbaaa
+n0.1 |a.d.bbaaa""",
+    ("estimates", "graphene"): """
+n0.0 |aaaaccb""",
+    ("gap", "graphene"): """
+n0.0 |aaaa..bb
+n0.1 |aaaa..bb
+n1.0 |.cc...bb
+n1.1 |.dddddbb""",
+    ("costs", "graphene"): """
+n0.0 |aaAbbbAaaaaa""",
+    ("kinds", "graphene"): """
+n0.0 |bbddaaa
+n1.0 |.c.....""",
+    # slaq: without a loss curve the job that has run least gains most, so they take turns.
+    ("gangs", "slaq"): """
+n0.0 |accbaabca
+n0.1 |a.dbaab.a""",
+    ("estimates", "slaq"): """
+n0.0 |abccaaa""",
+    ("gap", "slaq"): """
+n0.0 |aabdddbd
+n0.1 |aabc..b.
+n1.0 |.cbaa.b.
+n1.1 |.dbaa.b.""",
+    ("costs", "slaq"): """
+n0.0 |aaAbbAaaAbAaaa""",
+    ("kinds", "slaq"): """
+n0.0 |abbaa
+n1.0 |.cdd.""",
 }
 
 
