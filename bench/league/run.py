@@ -1,4 +1,4 @@
-"""The league: every policy on the frozen workloads of `league.toml`, ten judging seeds each, paired.
+"""The league: every policy on the frozen workloads of `league.toml`, five judging seeds each, paired.
 
 `python bench/league/run.py` runs what `results.json` does not hold yet (a new policy adds its rows; `--again POLICY` runs one
 anew) and writes the tables to `docs/league.md`. A workload whose hash is not the frozen one is refused. Results are kept as
