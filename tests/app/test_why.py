@@ -143,7 +143,8 @@ def test_the_header_names_the_run(tmp_path: Path) -> None:
     run = ask(recorded(tmp_path, "las:quantum=600"), "last")["run"]
     load = workload(JOBS)
     assert run == {
-        "policy": "las:quantum=600", "params": {"placement": "consolidated", "quantum": 600.0}, "workload": "test",
+        "policy": "las:quantum=600", "params": {"placement": "consolidated", "quantum": 600.0, "sharing": False},
+        "workload": "test",
         "workload_sha256": load.sha256, "cluster": "test", "seed": 7, "round_s": 10.0,
     }  # fmt: skip
 

@@ -76,7 +76,8 @@ def test_advice_on_a_real_slurm(slurm: EmulatedSlurm) -> None:
     assert {"TIMEOUT", "REQUEUED", "FAILED", "COMPLETED"} < set(states)
     assert any(state.startswith("CANCELLED by") for state in states)
     assert history.workload.users == tuple(sorted(PEOPLE)) and history.workload.queues == ("gpu",)
-    assert len(history.workload) == 26 and history.merged == 1 and history.noted["delimiter in a name"] == 6
+    # All but the one that never began; the one cancelled as it came up counts if it ran for a second.
+    assert len(history.workload) in (26, 27) and history.merged == 1 and history.noted["delimiter in a name"] == 6
     assert np.all(history.waited_us >= 0)
     answer = parse_slurm(slurm.run("sacct", "-a", "--json", "--duplicates"))
     same = [i for i in range(c.SPEC_COLUMNS) if i != c.J_USER]  # 22.05 leaves out users that its database doesn't know
@@ -97,7 +98,7 @@ def test_advice_on_a_real_slurm(slurm: EmulatedSlurm) -> None:
     # The command asks for itself.
     told: dict[str, Any] = json.loads(advise(slurm, "--slurm", "--since", "1h", "-p", "fifo", "-p", "srtf", "--json").stdout)
     assert told["cluster"] == {"name": "sinfo", "nodes": 4, "gpus": 16}
-    assert told["jobs"] == 26 and set(told["policies"]) == {"fifo", "srtf"}
+    assert told["jobs"] == len(history.workload) and set(told["policies"]) == {"fifo", "srtf"}
     assert {group["name"] for group in told["groups"]} == set(PEOPLE)
     gpu_s = sum((history.workload.work_us * history.workload.gpus).tolist()) / 1e6
     assert told["recorded"]["gpu_hours"] == pytest.approx(gpu_s / 3600)
