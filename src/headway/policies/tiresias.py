@@ -63,14 +63,14 @@ class Tiresias:
         if view.waiting == 0:
             return view.draft().plan()
         p = self.params
-        within = NO_ORDER if memo is None else gittins_order(memo["bins"])
+        within = NO_ORDER if memo is None else memo["order"]
         skew = round(p.skew * 1_000_000) if p.skew < 1 else c.NEVER
         promote, kernel = round(p.promote * 1000), int(Kernel.CONSOLIDATED)
         return serve_least(view, 0, self.thresholds_us, promote, within, kernel, skew, sharing=p.sharing)
 
     def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
         J, row, now, limits, promote = view.state.J, row_of(view, job), view.now_us, self.thresholds_us, self.params.promote
-        within, knob = NO_ORDER if memo is None else gittins_order(memo["bins"]), round(promote * 1000)
+        within, knob = NO_ORDER if memo is None else memo["order"], round(promote * 1000)
         keys = service_order(view, 0, limits, knob, within)
         attained = attained_us(J, row, now)
         service, promotion = effective(J, row, now, knob)
@@ -100,7 +100,7 @@ class TiresiasGittins(Tiresias):
     __slots__ = ()
 
     def start(self) -> Any:
-        return {"service": {}, "bins": np.zeros(BINS, np.int64)}
+        return {"service": {}, "bins": np.zeros(BINS, np.int64), "order": NO_ORDER}
 
     def fold(self, memo: Any, events: EventBatch) -> Any:
         """Count the service bins of completed jobs. Service is followed from the events themselves: (since, milli, GPU·µs) of
@@ -123,7 +123,8 @@ class TiresiasGittins(Tiresias):
                     bins[service_bin(got)] += 1
                     del service[job]
             at += size
-        return {"service": service, "bins": bins}
+        known = np.array_equal(bins, memo["bins"])
+        return {"service": service, "bins": bins, "order": memo["order"] if known else gittins_order(bins)}
 
 
 def bin_start_s(index: int) -> float:
