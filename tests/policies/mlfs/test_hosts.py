@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from headway.app.simulate import SimulateRequest, prepare
+from headway.app.simulate import run as run_simulations
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.columns import Cut, EventKind, Op, Sync
@@ -214,3 +216,10 @@ def test_jobs_are_placed_whole_or_leave_no_booking() -> None:
     assert [tuple(o) for o in plan.overrides[plan.overrides[:, c.O_OP] == Op.WHY][:, [c.O_JOB, c.O_REASON]].tolist()] == [
         (0, c.Reason.NO_ROOM)
     ]
+
+
+def test_with_quotas_it_keeps_its_order_and_lends_and_takes_back_as_all_do() -> None:
+    """Without this its plans would borrow places that another queue's first job claims, and be refused."""
+    request = SimulateRequest(workload="philly-like:jobs=150,load=1.5", cluster="4x8", policies=("mlf-h",), seed=1, round="600")
+    (entry,) = run_simulations(request, prepare(request))
+    assert entry["finished"] + entry["rejected"] == 150

@@ -3,7 +3,8 @@
 What the paper says: every task has a priority of its job's urgency, progress and loss, and of its deadline, remaining and waiting
 time, summed over what depends on it; tasks take the host nearest to an ideal one; tasks leave overloaded servers for others.
 What we read into it: see the parameters; each ambiguity's number (A1–A31) is named there. Jobs are placed whole, and are only
-stopped for a move to another host.
+stopped for a move to another host. Where queues have quotas, which the paper does not know, its order is kept and the places are
+those of the pass that lends and takes back (`docs/semantics.md` §4): no ideal hosts, no moves.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints
+from headway.core.columns import ROW_MASK
 from headway.core.explain import Explanation
 from headway.core.plan import Plan
 from headway.core.view import ClusterView
+from headway.place.gang import Kernel
+from headway.place.quotas import has_quotas
 from headway.policies.mlfs import priority as p
 from headway.policies.mlfs.explain import explain_mlf_h
 from headway.policies.mlfs.heuristic import mlf_h, mlf_h_leave, queue_keys
 from headway.policies.params import make_params, param
+from headway.policies.simple import place_in_order
 
 US = 1_000_000
 TIME_UNITS = {"hour": 3600 * US, "minute": 60 * US, "second": US}
@@ -95,6 +100,7 @@ class MlfH:
         rows, tasks, nodes = int(st.C[c.C_ROWS]), int(st.C[c.C_TASKS]), st.N.shape[1]
         if view.waiting == 0 and not (q.migration and st.C[c.C_RUNNING]):
             return draft.plan()
+        quotas = has_quotas(st.Q)
         ML, CP, P, top = np.empty(tasks), np.empty(tasks), np.empty(tasks), np.empty(rows)
         ints = np.empty((4, tasks + 1), np.int64)
         nexts, fate, pool, order = ints[0], ints[1], ints[2], ints[3]
@@ -104,12 +110,16 @@ class MlfH:
         touched: Ints = np.empty(nodes + 1, np.int64)
         p.priorities(view.now_us, self.weights, st.J, st.T, st.C, ML, CP, bounds, P, top)
         mlf_h_leave(
-            view.now_us, q.migration, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.B, st.C,
+            view.now_us, q.migration and not quotas, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.B, st.C,
             s.A, s.AB, U, K, L, nexts, touched, P, fate, pool, leaving,
         )  # fmt: skip
         count = queue_keys(st.J, st.T, st.C, top, P, leaving, fate, keys)
         ranked = keys[:count]
         ranked.sort()
+        if quotas:
+            within = place_in_order(view, ranked & ROW_MASK, int(Kernel.CONSOLIDATED), "skip", 0, q.sharing)
+            within.wake_at_us(view.now_us)
+            return within.plan()
         _, unplaced = mlf_h(
             ranked, count, view.now_us, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned,
             s.A, s.AB, U, K, L, touched, P, fate, order, bounds, leaving, s.O, s.OT, s.M,
