@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
-from headway.core.codes import OP_PLACE, R_NO_ROOM, RUNNING, SERVER
+from headway.core.codes import OP_PLACE, R_NO_ROOM, RUNNING, SERVER, STOPPING
 from headway.core.columns import ROW_MASK
 from headway.core.jit import inner, kernel, popcount
 from headway.place.assign import M_TASKS, M_UNPLACED, add_override, free_max
@@ -295,7 +295,9 @@ def mlf_h(
     how many tasks moved and how many waiting jobs found no place. `mlf_h_leave` has run before and filled the loads."""
     room = min(int(H[H_FRAC] * c.WHOLE), C[c.C_SHARE_LIMIT])
     free = free_milli(sharing, room, N, C, A, L)
-    moved, unplaced = 0, 0
+    moved, unplaced, idle = 0, 0, True
+    for row in range(C[c.C_ROWS]):
+        idle = idle and (J[c.J_PLACED, row] == 0 or J[c.J_PHASE, row] > STOPPING)
     for q in range(planned.shape[0]):
         planned[q] = 0
     for i in range(count):
@@ -311,7 +313,10 @@ def mlf_h(
         placed = need <= free and host_job(
             row, sharing, bandwidth, H[H_FRAC], room, J, T, N, C, A, AB, U, K, L, touched, P, order, nodes, O, OT, M
         )
+        if idle and not placed:  # a job that asks for more than h_r of a node runs when nobody else does
+            placed = host_job(row, sharing, bandwidth, 1.0, room, J, T, N, C, A, AB, U, K, L, touched, P, order, nodes, O, OT, M)
         if placed:
+            idle = False
             free -= need
             planned[J[c.J_QUEUE, row]] += J[c.J_GPUS, row] * c.WHOLE
         else:
