@@ -156,7 +156,7 @@ def main() -> int:
         else:
             print(f"no Philly trace at {PHILLY} ($HEADWAY_DATASETS): left out")
     if "growth" in parts:
-        growth(max(1, asked.repeats - 2), rows)
+        growth(asked.repeats + 2, rows)
     if "rounds" in parts:
         rounds(rows)
     if "imports" in parts:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.arrays import Floats
 from headway.perf import forecast
 from headway.perf.curve import fit_curves, phi, phi_inverse
 from headway.perf.observed import POINTS_MAX, clean, noise_of, prepare, rolling_median, thinned, without_warm_up
 from headway.perf.optimus import fit_inverse, inverse_curves
-from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, WIDTH, Floats, Status, status_of
+from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, WIDTH, Status, status_of
 
 
 def inverse(k: Floats, start: float = 2.3, plateau: float = 0.3, k99: float = 1000.0) -> Floats:

@@ -18,7 +18,7 @@ from headway.app import advise_source as source
 from headway.app.simulate import SEED_MAX, Json, Progress, compiles_first, dropped_line
 from headway.core import columns as c
 from headway.core import units
-from headway.core.arrays import Ints
+from headway.core.arrays import Bools, Ints
 from headway.core.columns import Phase
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S
@@ -30,7 +30,6 @@ from headway.sim.world import World, too_large
 from headway.workloads.cluster import Cluster, parse_cluster
 from headway.workloads.rows import read_table
 from headway.workloads.schema import Workload
-from headway.workloads.select import Bools
 from headway.workloads.slurm import SlurmHistory, parse_slurm
 from headway.workloads.slurm_cluster import Rebuilt, fitted, inferred, parse_nodes, rebuild
 

@@ -10,3 +10,6 @@ Ints = NDArray[np.int64]
 Table = NDArray[np.int64]
 """A table of int64, shape (columns, rows) or (rows, width)."""
 Floats = NDArray[np.float64]
+"""A vector or table of float64."""
+Bools = NDArray[np.bool_]
+"""A vector of truth values."""

@@ -34,8 +34,8 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Brains:
-    """Who decides: the policy; *keep*, which never preempts, for a round whose plan was refused; the fallback after too many
-    refusals."""
+    """Who decides: the policy; *keep*, which preempts only what quotas claim back, for a round whose plan was refused; the
+    fallback after too many refusals."""
 
     policy: Policy
     keep: Policy

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from headway.perf.params import Flags, Floats, Ints
+from headway.core.arrays import Bools, Floats, Ints
 
 RATIOS = (1.12, 1.35, 2.0)
 """Borders of predicted k_target / k_last."""
@@ -36,7 +36,7 @@ class Calibration:
     early: float
 
     @staticmethod
-    def stratum(ratio: Floats, points: Ints, end_known: Flags) -> Ints:
+    def stratum(ratio: Floats, points: Ints, end_known: Bools) -> Ints:
         """The stratum of each fit."""
         by_ratio = np.searchsorted(RATIOS, ratio, side="right") + (len(RATIOS) + 1) * end_known
         return np.asarray(by_ratio * (len(POINTS) + 1) + np.searchsorted(POINTS, points, side="right"), np.int64)

@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from headway.core.arrays import Floats
 from headway.core.errors import UserError, did_you_mean
-from headway.perf.params import Floats
 from headway.perf.speed import Form
 
 VERSION = 1

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headway.core.arrays import Floats, Ints
 from headway.perf.calibrate import Calibration, shipped
 from headway.perf.observed import LARGEST, SMALLEST, Observed, prepare
 from headway.perf.params import (
@@ -35,8 +36,6 @@ from headway.perf.params import (
     C_SLOPE,
     C_TIME_SPREAD,
     WIDTH,
-    Floats,
-    Ints,
     Status,
 )
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headway.core.arrays import Floats, Ints
 from headway.core.columns import Estimator
 from headway.perf.calibrate import Calibration
 from headway.perf.curve import fit_curves
 from headway.perf.optimus import inverse_curves
-from headway.perf.params import R_STATUS, WIDTH, Floats, Ints, Status, no_estimate, status_of
+from headway.perf.params import R_STATUS, WIDTH, Status, no_estimate, status_of
 from headway.perf.remaining import estimate_remaining
 from headway.perf.speed import Form, fit_optimus, fit_pollux
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headway.core.arrays import Bools, Floats
 from headway.core.errors import UserError
 from headway.perf import forecast
 from headway.perf.calibrate import NAIVE, Calibration, as_json, measure, shipped
@@ -24,7 +25,7 @@ from headway.perf.curve import CurveFits, fit_curves
 from headway.perf.document import replace_section, table
 from headway.perf.observed import rolling_median
 from headway.perf.optimus import fit_inverse
-from headway.perf.params import C_K_LAST, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, C_TIME_SPREAD, Flags, Floats
+from headway.perf.params import C_K_LAST, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, C_TIME_SPREAD
 from headway.perf.series import Series, read_series
 
 SHARES = np.arange(1, 9) / 10
@@ -43,13 +44,13 @@ class Cases:
     runs: list[Series]
     share: Floats
     seen: list[tuple[Floats, Floats]]
-    rising: Flags
+    rising: Bools
     target: Floats
     k_target: Floats
     k_last: Floats
     final: Floats
 
-    def of(self, name: str) -> Flags:
+    def of(self, name: str) -> Bools:
         """Which cases come from a table."""
         return np.array([run.table == name for run in self.runs])
 
@@ -141,7 +142,7 @@ def _median(c: Cases, values: Floats) -> list[str]:
     return _by_share(c, lambda r: float(np.median(values[r])), percent)
 
 
-def _share(c: Cases, values: Flags, of: Flags | None = None) -> list[str]:
+def _share(c: Cases, values: Bools, of: Bools | None = None) -> list[str]:
     return _by_share(c, lambda r: float(np.mean(values[r])), percent, of)
 
 
@@ -149,7 +150,7 @@ def _width(c: Cases, log_width: Floats) -> list[str]:
     return _by_share(c, lambda r: float(np.exp(np.median(log_width[r]))), lambda v: f"{v:.2f}")
 
 
-def _by_share(c: Cases, of: Callable[[Flags], float], show: Callable[[float], str], only: Flags | None = None) -> list[str]:
+def _by_share(c: Cases, of: Callable[[Bools], float], show: Callable[[float], str], only: Bools | None = None) -> list[str]:
     rows = np.ones(len(c.share), np.bool_) if only is None else only
     late = rows & (c.share >= LATE)
     return [show(of(rows & (c.share == f))) for f in SHARES] + [show(of(late)), show(of(rows))]
@@ -160,7 +161,7 @@ class Judged:
     """Forecasts of one method: relative error, whether the interval covers, and its width as a log ratio."""
 
     error: Floats
-    covers: Flags
+    covers: Bools
     width: Floats
 
 
@@ -246,7 +247,7 @@ def _by_table(c: Cases, cold: Judged, warm: Judged) -> str:
     for name in sorted({s.table for s in c.runs}):
         of = c.of(name)
 
-        def error(j: Judged, low: float, high: float, of: Flags = of) -> str:
+        def error(j: Judged, low: float, high: float, of: Bools = of) -> str:
             return percent(float(np.median(j.error[of & (c.share >= low) & (c.share <= high)])))
 
         cover = percent(float(np.mean(cold.covers[of])))

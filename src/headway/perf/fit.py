@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from headway.core.arrays import Floats
 from headway.core.errors import UserError
 from headway.perf.catalogue import VERSION
 from headway.perf.document import replace_section, table
 from headway.perf.measured import SOURCES, Row, gavel, mpt, pipedream, pollux, zeus
 from headway.perf.nnls import nnls
 from headway.perf.observed import rolling_median
-from headway.perf.params import Floats
 from headway.perf.series import Series, read_series
 from headway.perf.speed import fit_pollux, step_s
 

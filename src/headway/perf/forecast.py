@@ -12,18 +12,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headway.core.arrays import Floats
 from headway.perf.calibrate import shipped
-from headway.perf.params import (
-    C_K_LAST,
-    C_LEVEL,
-    C_PLATEAU,
-    C_PLATEAU_SPREAD,
-    C_POWER,
-    C_RATE,
-    C_SLOPE,
-    C_TIME_SPREAD,
-    Floats,
-)
+from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_POWER, C_RATE, C_SLOPE, C_TIME_SPREAD
 
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.95)

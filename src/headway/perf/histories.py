@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headway.core import columns as c
+from headway.core.arrays import Floats
 from headway.core.columns import Estimator, EventKind
 from headway.core.events import EventBatch, EventBuffer
 from headway.core.plan import Request
 from headway.core.state import State
 from headway.core.units import US_PER_S
 from headway.perf.estimators import VERSION, JobHistory, answer
-from headway.perf.params import R_MEDIAN, Floats
+from headway.perf.params import R_MEDIAN
 from headway.perf.remaining import History
 
 KINDS = np.array(

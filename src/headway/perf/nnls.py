@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from headway.perf.params import Floats
+from headway.core.arrays import Floats
 
 COLUMNS_MAX = 6
 

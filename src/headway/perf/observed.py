@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headway.perf.params import Flags, Floats, Ints
+from headway.core.arrays import Bools, Floats, Ints
 
 POINTS_MAX = 48
 """Points that a fit sees; more are averaged over spans that shrink towards the present."""
@@ -40,7 +40,7 @@ class Observed:
     """Standard deviation of an observation, from second differences, in units of y."""
     best: Floats
     sign: Floats
-    bounded: Flags
+    bounded: Bools
     """Whether the value can't fall below `bound` (0 for losses, −1 for accuracies that are shares)."""
     bound: Floats
     points: Ints
@@ -102,7 +102,7 @@ def thinned(k: Floats, y: Floats) -> tuple[Floats, Floats]:
     return np.bincount(span, k, POINTS_MAX)[some] / count[some], np.bincount(span, y, POINTS_MAX)[some] / count[some]
 
 
-def prepare(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags) -> Observed:
+def prepare(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools) -> Observed:
     """Prepare the observations (k, y) of each job; `rising` says which of them should go up (accuracies)."""
     n = len(series)
     t, z, w = np.ones((n, POINTS_MAX)), np.zeros((n, POINTS_MAX)), np.zeros((n, POINTS_MAX))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headway.core.arrays import Bools, Floats
 from headway.perf.curve import CurveFits, mark_odd
 from headway.perf.forecast import Z90
 from headway.perf.nnls import nnls
@@ -28,8 +29,6 @@ from headway.perf.params import (
     C_SLOPE,
     C_TIME_SPREAD,
     WIDTH,
-    Flags,
-    Floats,
     Status,
 )
 
@@ -63,12 +62,12 @@ class InverseFits:
         return k, sd
 
 
-def fit_inverse(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags) -> InverseFits:
+def fit_inverse(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools) -> InverseFits:
     """Fit each job's (k, y). Accuracies are turned: 1 − y for shares, 1.5 · max − y for others."""
     return _fit(prepare(series, rising), rising)
 
 
-def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags) -> CurveFits:
+def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools) -> CurveFits:
     """Fit each job's (k, y) and give the CURVE vectors that all forecasts take; spreads follow from the covariance.
 
     The plateau is that of the formula, at infinite k.
@@ -97,7 +96,7 @@ def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Flags)
     return CurveFits(params, status)
 
 
-def _fit(seen: Observed, rising: Flags) -> InverseFits:
+def _fit(seen: Observed, rising: Bools) -> InverseFits:
     n = len(seen.t)
     turned = seen.now[:, None] + seen.z * seen.scale[:, None]
     top = np.where(seen.bounded, 1.0, 1.5 * np.abs(seen.best))

@@ -26,13 +26,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headway.core.arrays import Floats
 from headway.core.columns import ESTIMATE_PARAMS_MAX
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 WIDTH = ESTIMATE_PARAMS_MAX
 C_K_LAST, C_LEVEL, C_SLOPE, C_RATE, C_POWER, C_PLATEAU, C_PLATEAU_SPREAD, C_TIME_SPREAD = range(WIDTH)

@@ -21,20 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headway.core.arrays import Floats
 from headway.perf.forecast import NORMAL
-from headway.perf.params import (
-    R_BY_HISTORY,
-    R_BY_PROGRESS,
-    R_MEDIAN,
-    R_Q05,
-    R_Q25,
-    R_Q75,
-    R_Q95,
-    R_STATUS,
-    WIDTH,
-    Floats,
-    Status,
-)
+from headway.perf.params import R_BY_HISTORY, R_BY_PROGRESS, R_MEDIAN, R_Q05, R_Q25, R_Q75, R_Q95, R_STATUS, WIDTH, Status
 
 GROUP_MIN = 3
 KEPT_MAX = 256

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from headway.core.arrays import Floats
 from headway.perf.observed import rolling_median
-from headway.perf.params import Floats
 
 POINTS_MIN = 12
 PER_FAMILY_MAX = 160

@@ -16,8 +16,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headway.core.arrays import Floats
 from headway.perf.nnls import nnls
-from headway.perf.params import S_FORM, WIDTH, Floats, Status, no_estimate
+from headway.perf.params import S_FORM, WIDTH, Status, no_estimate
 
 
 class Form(IntEnum):

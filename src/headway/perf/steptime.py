@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headway.core.arrays import Floats, Ints
 from headway.core.errors import UserError
 from headway.perf.catalogue import CatalogueModel
-from headway.perf.params import Floats, Ints
 
 BUSY_FRAC = 0.9
 """Usage up to which nothing slows; from there to 1 it costs as much as is used beyond."""

@@ -46,6 +46,7 @@ from headway.engines.base import (
     StaleEpoch,
     ended_event,
 )
+from headway.perf.histories import Histories
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.clock import Anchor, Calendar, Clock, JournalClock
@@ -102,6 +103,7 @@ class Controller:
         fold = getattr(brains.policy, "fold", None)
         self._fold: Callable[[object, EventBatch], object] | None = fold
         self._memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
+        self._histories = Histories() if getattr(brains.policy, "asks", False) else None
         self._since_round: list[EventBatch] = []
         self._inbox: list[EngineEvent | Submission | Cancellation] = []
         self._wake = asyncio.Event()
@@ -179,6 +181,8 @@ class Controller:
             self.names.learn(batch)
             self.board.fold(batch, self.state)
             self._note_anchors(batch)
+            if self._histories:
+                self._histories.update(batch)
             if self._fold:
                 self._memo = self._fold(self._memo, batch)
         if damage := self.journal.damage:
@@ -310,6 +314,8 @@ class Controller:
         self.names.learn(batch)
         self.board.fold(batch, self.state)
         self._note_anchors(batch)
+        if self._histories:
+            self._histories.update(batch)
         if self._fold:
             self._since_round.append(batch)
         if not own:
@@ -333,13 +339,13 @@ class Controller:
         if result.violation:
             self.refused += 1
             log.warning("the plan of %s was refused: %s", self.brains.policy.name, result.violation.sentence)
-        batch = _owned(result.events)
-        if result.requests:
-            asked = EventBuffer()
-            for request in result.requests:
-                asked.add(now, EventKind.ESTIMATE_REQUESTED, request.job, a=int(request.estimator))
-            batch = batch + asked.take()
-        await self._carry_out(batch)
+        await self._carry_out(_owned(result.events))
+        if result.requests and self._histories is None:
+            log.warning("%s requests estimates and does not say so (asks = True): no answer", self.brains.policy.name)
+        elif result.requests and self._histories is not None:
+            # Fits take long: a worker makes them, and meanwhile nothing but this loop changes the state.
+            answer = await asyncio.to_thread(self._histories.answer, self.state, result.requests, now)
+            self._record(answer, own=True)
 
     async def _settle(self) -> None:
         await self._carry_out(_owned(settled(self.state, self.now_us())))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.arrays import Floats, Ints, Table
+from headway.core.arrays import Bools, Floats, Ints, Table
 from headway.core.columns import EventKind
 from headway.core.events import EMPTY, EventBatch, EventBuffer
 from headway.core.state import State
@@ -23,7 +23,6 @@ from headway.sim.kernels import HEAP_MARGIN, advance, execute, note_next
 from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP
 from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
-from headway.workloads.select import Bools
 from headway.workloads.truth import Y_CURVE, Y_OBSERVE_EVERY, Y_UNITS, Curve
 
 WRONG = {

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.arrays import Ints
+from headway.core.arrays import Bools, Ints
 from headway.core.columns import GPUS_PER_NODE_MAX, WHOLE
 from headway.core.errors import UserError
 from headway.core.shape import TASKS_MAX
@@ -55,7 +55,6 @@ from headway.workloads.rows import (
     to_workload,
 )
 from headway.workloads.schema import SCHEMA, Workload
-from headway.workloads.select import Bools
 from headway.workloads.truth import HINT_COLUMN_NAMES, HINT_COLUMNS, TRUTH_COLUMN_NAMES, TRUTH_COLUMNS
 
 MARK = "# headway-workload "

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.arrays import Ints
+from headway.core.arrays import Bools, Ints
 from headway.workloads.cluster import ANY_KIND, Cluster
 from headway.workloads.schema import Workload
-from headway.workloads.select import Bools
 
 
 def for_cluster(workload: Workload, cluster: Cluster) -> Workload:

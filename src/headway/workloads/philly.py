@@ -22,7 +22,6 @@ import numpy as np
 from headway.core.arrays import Ints
 from headway.core.units import DURATION_MAX_US, US_PER_S
 from headway.workloads.rows import (
-    ESTIMATE_TWENTIETHS,
     ESTIMATES,
     GPUS_MAX,
     floats,
@@ -38,7 +37,7 @@ from headway.workloads.rows import (
 from headway.workloads.schema import Workload
 
 __all__ = [
-    "COLUMNS", "ESTIMATES", "ESTIMATE_TWENTIETHS", "noisy_estimates", "parse_philly", "read_philly", "splitmix64",
+    "COLUMNS", "ESTIMATES", "noisy_estimates", "parse_philly", "read_philly", "splitmix64",
 ]  # fmt: skip
 
 COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")

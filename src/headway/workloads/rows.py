@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.core import columns as c
-from headway.core.arrays import Floats, Ints
+from headway.core.arrays import Bools, Floats, Ints
 from headway.core.errors import UserError, shown
 from headway.core.units import DURATION_MAX_US, GPU_KIND, US_PER_S
 from headway.workloads.cluster import KINDS_MAX
+from headway.workloads.generators.draws import ESTIMATE_TWENTIETHS
 from headway.workloads.schema import JOBS_MAX, Workload, plain_spec
-from headway.workloads.select import Bools
 
 FILE_BYTES_MAX = 1 << 30
 GPUS_MAX = 10_000
@@ -36,8 +36,6 @@ CLOCK_EXPECTED = "a time from 0 to 285 years"
 UNKNOWN_NAMED_MAX = 20
 ESTIMATES = ("noisy", "exact")
 """How a job that says nothing of it gets an estimate."""
-ESTIMATE_TWENTIETHS = (10, 16, 20, 20, 25, 40, 60)
-"""The factors, times 20, of noisy estimates."""
 
 _DIGITS = [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18]
 _MARKS = [4, 7, 13, 16]

@@ -11,10 +11,10 @@ from functools import cached_property
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.arrays import Ints, Table
+from headway.core.arrays import Bools, Ints, Table
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S
-from headway.workloads.select import Bools, filter_mask
+from headway.workloads.select import filter_mask
 from headway.workloads.truth import HINT_COLUMN_NAMES, HINT_COLUMNS, TRUTH_COLUMN_NAMES, TRUTH_COLUMNS, Y_SPEED, Speed
 
 JOBS_MAX = 5_000_000

@@ -7,13 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.core import units
-from headway.core.arrays import Ints
+from headway.core.arrays import Bools, Ints
 from headway.core.errors import UserError, did_you_mean, shown
-
-Bools = NDArray[np.bool_]
 
 _TEST = re.compile(r"([A-Za-z_]+)\s*(>=|<=|!=|=|>|<)\s*(.+)")
 _COMPARE: dict[str, Callable[[Ints, int], Bools]] = {

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headway.core import columns as c
-from headway.core.arrays import Floats, Ints, Table
+from headway.core.arrays import Bools, Floats, Ints, Table
 from headway.core.columns import Estimator, NodePhase, Op, Phase, Reason, StopRule
 from headway.core.events import EventBatch
 from headway.core.explain import Explanation
@@ -30,8 +29,6 @@ from headway.perf import forecast
 from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU
 from headway.policies.explain import by_arrival
 from headway.policies.params import param
-
-Bools = NDArray[np.bool_]
 
 PPM = 1_000_000
 US = 1_000_000
