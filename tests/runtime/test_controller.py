@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from headway.core import columns as c
-from headway.core.columns import Phase, Reason
+from headway.core.columns import Estimator, Phase, Reason
 from headway.core.errors import UserError
 from headway.core.events import EventBatch
 from headway.core.model import JobSpec
-from headway.core.plan import Plan
+from headway.core.plan import Plan, Request
 from headway.core.round import Brains
 from headway.core.view import ClusterView
 from headway.engines.base import EngineError, Launch, NodeBack, NodeLost
+from headway.perf.params import R_BY_HISTORY
 from headway.runtime.controller import Controller, FencedError, Pace
 from headway.runtime.intake import ConflictError, NoSuchJobError
 from headway.runtime.journal import Journal, JournalError
@@ -261,6 +262,40 @@ async def test_a_policy_with_an_error_does_not_stop_the_cluster(world: World) ->
     await world.to(60 * US)
     assert [r.phase for r in records] == [Phase.COMPLETED] * 2
     assert world.controller.refused > 0
+
+
+class Asks:
+    """fifo that asks for the remaining time of every live job."""
+
+    name, asks = "asks", True
+
+    def decide(self, view: ClusterView, memo: Any) -> Plan:
+        plan = brains_of("fifo").policy.decide(view, memo)
+        wishes = tuple(Request(Estimator.REMAINING, one.id) for one in view.jobs())
+        return Plan(plan.overrides, plan.places, plan.seen, plan.wake_at_us, wishes)
+
+
+async def test_a_plans_requests_are_answered_from_the_journal_also_after_a_restart(world: World) -> None:
+    """Three jobs took 5 s each. A fourth like them is expected to take 5 s, by a controller that has only read of them too."""
+    fifo = brains_of("fifo").policy
+    world.engine.work_us = {n: (5 if n < 4 else 500) * US for n in range(1, 5)}
+    for number in range(2):
+        if number:
+            await world.controller.close()
+        world.controller = Controller(Journal(world.path), world.engine, Brains(Asks(), fifo, fifo), clock=world.clock)
+        await world.controller.start()
+        if number == 0:
+            for _ in range(3):
+                await world.submit(job())
+            await world.to(30 * US)
+            await world.submit(job())
+        else:
+            world.controller.state.F[:] = 0
+            await world.controller._round()
+        state = world.controller.state
+        row = state.row(4)
+        assert row is not None
+        assert state.F[Estimator.REMAINING * c.ESTIMATE_PARAMS_MAX + R_BY_HISTORY, row] == pytest.approx(5.0, abs=0.2), number
 
 
 # Dying and coming back
