@@ -12,7 +12,7 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Reason
-from headway.core.jit import cache_dir
+from headway.core.jit import cache_dir, kernels_digest
 from headway.core.plan import Capabilities
 from headway.core.round import check, diff, settled
 from headway.core.state import State
@@ -102,7 +102,8 @@ def main(argv: list[str]) -> int:
         else:
             {"core": warm_core, "world": warm_world}[part]()
         return 0
-    marks = [cache_dir() / MARK, cache_dir() / "-".join([MARK, *sorted(argv)])]
+    digest = kernels_digest()
+    marks = [cache_dir() / f"{MARK}-{digest}", cache_dir() / "-".join([MARK, digest, *sorted(argv)])]
     if any(mark.exists() for mark in marks):
         return 0
     print("compiling once (about a minute) …", file=sys.stderr, flush=True)

@@ -1,17 +1,19 @@
 """Compile a loop once: the one decorator of all kernels, with a disk cache that cannot go stale.
 
 Numba's own cache looks at the file of the kernel only, so a kernel that calls another in a changed file would keep the old
-code. Ours lives in a
-folder named by a digest of all sources that hold kernels or the constants frozen into them: a change there starts a new folder.
+code. Ours keeps a module's kernels in a folder named by a digest of the module and of all that it imports from here: a change
+there starts a new folder, and the kernels of other modules stay compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,20 +24,14 @@ from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CONSTANTS = ("columns.py", "codes.py")
-CACHE_FOLDERS_MAX = 4
-"""How many digests keep their compiled kernels; the oldest go first."""
+PACKAGE = Path(__file__).resolve().parent.parent
+IMPORT = re.compile(rb"^\s*from headway([\w.]*) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
+FOLDERS_MAX = 4
+"""How many digests of a module keep their compiled kernels; the oldest go first."""
 
 
 def cache_dir() -> Path:
-    """The folder of the compiled kernels of this very source: `$HEADWAY_CACHE`, else the user's cache folder, else a temporary
-    one."""
-    package = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(package.rglob("*.py")):
-        source = path.read_bytes()
-        if b"core.jit" in source or path.name in CONSTANTS:
-            digest.update(source)
+    """The folder of all compiled kernels: `$HEADWAY_CACHE`, else the user's cache folder, else a temporary one."""
     home = os.environ.get("HEADWAY_CACHE") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     base = Path(home).expanduser() / "headway" / "kernels"
     try:
@@ -43,16 +39,55 @@ def cache_dir() -> Path:
     except OSError:
         base = Path(tempfile.gettempdir()) / f"headway-kernels-{os.getuid()}"
         base.mkdir(parents=True, exist_ok=True)
-    folder = base / digest.hexdigest()[:16]
+    return base
+
+
+@cache
+def imports_of(path: Path, package: Path = PACKAGE) -> frozenset[Path]:
+    """The files of the package that a file of it names in `from headway… import …`."""
+    found = set()
+    for dotted, several, names in IMPORT.findall(path.read_bytes()):
+        module = package.joinpath(*dotted.decode().strip(".").split("."))
+        if (inside := module.with_suffix(".py")).is_file():
+            found.add(inside)
+            continue
+        for name in re.findall(r"(\w+)(?: as \w+)?", (several or names).decode()):
+            if (inside := module / f"{name}.py").is_file():
+                found.add(inside)
+    return frozenset(found)
+
+
+def source_digest(path: Path, package: Path = PACKAGE) -> str:
+    """A digest of a file's source, of all files of the package that it imports, directly or not, and of Numba's version."""
+    seen, rest = {path}, [path]
+    while rest:
+        fresh = imports_of(rest.pop(), package) - seen
+        seen |= fresh
+        rest.extend(fresh)
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(seen):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def kernels_digest(package: Path = PACKAGE) -> str:
+    """A digest of all files with kernels and of what they import."""
+    sources = [path for path in sorted(package.rglob("*.py")) if b"core.jit import" in path.read_bytes()]
+    return hashlib.sha256("".join(source_digest(path, package) for path in sources).encode()).hexdigest()[:16]
+
+
+@cache
+def kernel_dir(path: Path) -> Path:
+    """The folder for the compiled kernels of a source file."""
+    inside = path.is_relative_to(PACKAGE)
+    name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts) if inside else path.stem
+    folder = cache_dir() / name / source_digest(path)
     if not folder.is_dir():
-        folder.mkdir(exist_ok=True)
-        old = sorted((p for p in base.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
-        for path in old[:-CACHE_FOLDERS_MAX]:
-            shutil.rmtree(path, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        old = sorted(folder.parent.iterdir(), key=lambda p: p.stat().st_mtime)
+        for gone in old[:-FOLDERS_MAX]:
+            shutil.rmtree(gone, ignore_errors=True)
     return folder
-
-
-_CACHE_DIR = str(cache_dir())
 
 
 def kernel(function: F) -> F:
@@ -69,7 +104,7 @@ def inner(function: F) -> F:
 
 def _compiled(function: F, *, inline: bool) -> F:
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = _CACHE_DIR
+    numba.config.CACHE_DIR = str(kernel_dir(Path(function.__code__.co_filename).resolve()))
     try:
         dispatcher = numba.njit(cache=True, error_model="numpy", no_cfunc_wrapper=True, forceinline=inline, _nrt=False)(function)
     finally:
