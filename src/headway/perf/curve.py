@@ -4,7 +4,7 @@
 `φ(t) = ((1 + r·(t − 1))^−p − 1) / (p·r)`, r = s / (1 + s): p = 1 is Optimus' `1/(b0·k + b1) + b2`, larger p tends to an
 exponential, smaller ones are power laws (pow3, pow4), p → 0 a logarithm, and p < 0 keeps improving, as real runs do whose
 learning rate decays until the end. All (s, p) of a grid are fitted by weighted least squares, in closed form: nothing
-iterates, nothing can fail. The arithmetic is compiled (`headway.perf.shapes`), job by job.
+iterates, nothing can fail. The arithmetic is compiled (`headway.perf.kernels.shapes`), job by job.
 
 **Posterior.** A shape's weight is its marginal likelihood (noise variance integrated out) with the points counted as few
 (`COUNTED`), since what a curve does later differs from all shapes in a way that doesn't average out. Recent points weigh most
@@ -27,7 +27,6 @@ from headway.core.arrays import Floats, Ints
 from headway.perf.calibrate import Calibration, shipped
 from headway.perf.observed import POINTS_MAX, prepare
 from headway.perf.params import C_PLATEAU_SPREAD, C_TIME_SPREAD, WIDTH
-from headway.perf.shapes import CELLS, MIXED, SHAPES, fit_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ def fit_curves(
         k_end_log_sd: how sure that is: standard deviation of its logarithm.
         calibration: factors on the spreads; the shipped ones if None.
     """
+    from headway.perf.kernels.shapes import CELLS, MIXED, PER_RATE, SHAPES, fit_rows
+
     n = len(series)
     flags = np.broadcast_to(np.asarray(rising, np.bool_), n)
     goal, end, sd = (np.array(np.broadcast_to(np.asarray(v, np.float64), n)) for v in (target, k_end, k_end_log_sd))
@@ -65,7 +66,7 @@ def fit_curves(
     params, status, ratio = np.empty((n, WIDTH)), np.empty(n, np.int64), np.empty(n)
     fit_rows(
         seen.t, seen.z, seen.size, seen.points, seen.about, goal, end, sd, np.empty((CELLS, SHAPES)), np.empty(POINTS_MAX),
-        np.empty(POINTS_MAX), np.empty(MIXED), np.empty(MIXED), params, status, ratio,
+        np.empty((PER_RATE, POINTS_MAX)), np.empty(MIXED), np.empty(MIXED), params, status, ratio,
     )  # fmt: skip
     fitted = np.isfinite(ratio)
     factors = calibration or shipped()

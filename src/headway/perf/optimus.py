@@ -3,7 +3,7 @@ papers use.
 
 b2 is profiled out: for each of 40 values below the lowest loss, 1/(l − b2) = b0·k + b1 is linear and solved by NNLS with weights
 (l − b2)⁴ (delta method) and recency; the least squares *in loss* decide, and Gauss–Newton steps polish. (Peng et al.,
-EuroSys'18.) The arithmetic is compiled (`headway.perf.inverse`), job by job.
+EuroSys'18.) The arithmetic is compiled (`headway.perf.kernels.inverse`), job by job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from headway.core.arrays import Bools, Floats
 from headway.perf.curve import CurveFits
 from headway.perf.forecast import Z90
-from headway.perf.inverse import fit_inverse_rows
 from headway.perf.nnls import room
 from headway.perf.observed import O_K_LAST, O_SIGN, POINTS_MAX, Observed, prepare
 from headway.perf.params import (
@@ -32,7 +31,6 @@ from headway.perf.params import (
     WIDTH,
     Status,
 )
-from headway.perf.shapes import mark_odd
 
 TIME_SPREAD_MIN, TIME_SPREAD_MAX = 0.05, 3.0
 
@@ -69,6 +67,8 @@ def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools)
 
     The plateau is that of the formula, at infinite k.
     """
+    from headway.perf.kernels.shapes import mark_odd
+
     seen = prepare(series, rising)
     found = _fit(seen, rising)
     k_last = seen.about[:, O_K_LAST]
@@ -95,10 +95,12 @@ def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools)
 
 
 def _fit(seen: Observed, rising: Bools) -> InverseFits:
+    from headway.perf.kernels.inverse import fit_inverse_rows
+
     n = len(seen.size)
     b, covariance, offset = np.empty((n, 3)), np.empty((n, 3, 3)), np.empty(n)
     fit_inverse_rows(
-        seen.t, seen.z, seen.size, seen.about, rising, np.empty(POINTS_MAX), np.empty(POINTS_MAX), *room(), np.empty(3),
-        np.empty(3), b, covariance, offset,
+        seen.t, seen.z, seen.size, seen.about, np.array(rising, np.bool_), np.empty(POINTS_MAX), np.empty(POINTS_MAX), *room(),
+        np.empty(3), np.empty(3), b, covariance, offset,
     )  # fmt: skip
     return InverseFits(b, covariance, seen.about[:, O_SIGN], offset)

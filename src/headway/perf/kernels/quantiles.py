@@ -22,7 +22,7 @@ def middle_of_three(a: float, b: float, c: float) -> float:
 
 @kernel
 def median(v: Floats, lo: int, hi: int) -> float:
-    """The median of v[lo:hi] (one value at least), which is put in another order; of an even number the mean of the middle two."""
+    """The median of v[lo:hi] (one value at least), which is put in another order; of an even number the mean of two."""
     want, first, last = (lo + hi) // 2, lo, hi
     while last - first > 1:
         pivot = middle_of_three(v[first], v[(first + last) // 2], v[last - 1])
@@ -44,11 +44,11 @@ def median(v: Floats, lo: int, hi: int) -> float:
         else:
             break
     if (hi - lo) % 2 == 1:
-        return v[want]
+        return float(v[want])
     under = v[lo]
     for i in range(lo, want):
         under = max(under, v[i])
-    return (under + v[want]) / 2.0
+    return float((under + v[want]) / 2.0)
 
 
 @kernel
@@ -79,4 +79,4 @@ def weighted_quantile(v: Floats, w: Floats, count: int, wanted: float) -> float:
         else:
             before += less + same
             lo = above
-    return pivot
+    return float(pivot)

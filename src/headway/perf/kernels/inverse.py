@@ -1,5 +1,5 @@
-"""The compiled fit of Optimus' curve to one job: a grid over the plateau, then Gauss–Newton. `headway.perf.optimus` says what it is
-and why."""
+"""The compiled fit of Optimus' curve to one job: a grid over the plateau, then Gauss–Newton. `headway.perf.optimus` says what
+it is and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from headway.core.arrays import Bools, Floats, Ints
 from headway.core.jit import kernel
-from headway.perf.nnls import nnls_normal, solve
+from headway.perf.kernels.nnls import nnls_normal, solve
 from headway.perf.observed import O_BEST, O_BOUND, O_K_LAST, O_NOW, O_SCALE
 
 GRID = np.concatenate([np.linspace(0, 0.9, 20), 1 - np.geomspace(0.08, 0.001, 20)])
@@ -87,7 +87,9 @@ def on_grid(
 
 
 @kernel
-def polish(t: Floats, row: int, size: int, loss: Floats, w: Floats, b: Floats, tried: Floats, inner: Floats, step: Floats) -> float:
+def polish(
+    t: Floats, row: int, size: int, loss: Floats, w: Floats, b: Floats, tried: Floats, inner: Floats, step: Floats
+) -> float:
     """Improve `b` by Gauss–Newton, as long as that improves it; returns its sum of squares."""
     least = loss_of(b, t, row, size, loss, w)
     for _ in range(STEPS):
@@ -126,7 +128,7 @@ def fit_inverse_rows(
 ) -> None:  # fmt: skip
     """Fit each job. Fills `b` (jobs × 3), `covariance` (jobs × 3 × 3) and `offset`; the curve is fitted to `offset + sign·y`.
 
-    `loss` and `w` (a point each), those from `gram` to `x` (see `nnls.room`), `now_b` and `tried` (three each) are room to work in.
+    Room to work in: `loss` and `w` (a point each), those from `gram` to `x` (see `nnls.room`), `now_b` and `tried` (three each).
     """
     for row in range(size.shape[0]):
         n, now, far, k_last = size[row], about[row, O_NOW], about[row, O_SCALE], about[row, O_K_LAST]
