@@ -59,8 +59,8 @@ def fit_curves(
     from headway.perf.kernels.shapes import CELLS, MIXED, PER_RATE, SHAPES, fit_rows
 
     n = len(series)
-    flags = np.broadcast_to(np.asarray(rising, np.bool_), n)
-    goal, end, sd = (np.array(np.broadcast_to(np.asarray(v, np.float64), n)) for v in (target, k_end, k_end_log_sd))
+    flags, goal, end, sd = np.empty(n, np.bool_), np.empty(n), np.empty(n), np.empty(n)
+    flags[:], goal[:], end[:], sd[:] = rising, target, k_end, k_end_log_sd
     sd = np.clip(np.where(np.isfinite(sd), sd, 1.0), 0.05, 3.0)
     seen = prepare(series, flags)
     params, status, ratio = np.empty((n, WIDTH)), np.empty(n, np.int64), np.empty(n)

@@ -40,6 +40,8 @@ def _normal(quantile: float) -> float:
 def _rows(params: Floats, other: ArrayLike) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
     """Vectors and numbers as rows side by side, room for as many answers, and the shape that these are to have."""
     numbers = np.asarray(other, np.float64)
+    if params.ndim == 2 and numbers.shape == params.shape[:1]:
+        return numbers.shape, np.ascontiguousarray(params), np.ascontiguousarray(numbers), np.empty(len(numbers))
     shape = np.broadcast_shapes(params.shape[:-1], numbers.shape)
     vectors = np.ascontiguousarray(np.broadcast_to(params, (*shape, WIDTH))).reshape(-1, WIDTH)
     numbers = np.array(np.broadcast_to(numbers, shape)).ravel()
