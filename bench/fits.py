@@ -1,4 +1,4 @@
-"""How many curve fits a second one core does: `python bench/fits.py`, or `fits_per_s()`."""
+"""How many curve fits a second one core does, and how long a small batch takes: `python bench/fits.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import time  # noqa: E402
 
 import numpy as np  # noqa: E402
 
+from headway.core.columns import Estimator  # noqa: E402
 from headway.perf.curve import fit_curves  # noqa: E402
+from headway.perf.estimators import JobHistory, answer  # noqa: E402
 
 
 def curves(count: int, points: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -37,5 +39,24 @@ def fits_per_s(count: int = 1000, points: int = 200, repeats: int = 3) -> float:
     return count / min(times)
 
 
+def batch_ms(kind: str, jobs: int = 3, points: int = 100, repeats: int = 200) -> float:
+    """Milliseconds to answer one request (`curve`, `inverse`, `speed`) for some jobs at once, the best of many tries."""
+    workers = np.array([1.0, 2, 4, 8])
+    histories = [
+        JobHistory(k=k, loss=loss, step_s=1 / workers + 0.1, workers=workers, nodes=np.ones(4), batch=np.full(4, 32.0))
+        for k, loss in curves(jobs, points)
+    ]
+    estimator = Estimator[kind.upper()]
+    answer(estimator, histories)
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        answer(estimator, histories)
+        times.append(time.perf_counter() - begin)
+    return min(times) * 1e3
+
+
 if __name__ == "__main__":
+    for name in ("curve", "inverse", "speed"):
+        print(f"{batch_ms(name):.3f} ms: {name} of three jobs")
     print(f"{fits_per_s():,.0f} curve fits/s (1,000 jobs with 200 observations each)")

@@ -123,6 +123,18 @@ def rounds(rows: dict[str, float]) -> None:
             print(f"{tasks:8,}{nodes:8,}{times[0]:11.2f}{times[1]:10.2f}{times[2]:9.2f}", flush=True)
 
 
+def fits(rows: dict[str, float]) -> None:
+    """A batch of three curves, as a plan's requests mostly are."""
+    from bench.fits import batch_ms
+
+    print("\nEstimates of three jobs at once")
+    for name in ("curve", "inverse", "speed"):
+        stick = yardstick_s()
+        ms = batch_ms(name)
+        print(f"{name:16}{ms:8.3f} ms", flush=True)
+        rows[f"fit {name}"] = ms / 1e3 / stick
+
+
 def imports(rows: dict[str, float]) -> None:
     """How much longer `headway --help` takes than an empty Typer program."""
     empty = "import typer\napp = typer.Typer()\n@app.command()\ndef main() -> None: ...\napp(['--help'], standalone_mode=False)"
@@ -144,11 +156,11 @@ def imports(rows: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["philly", "growth", "rounds", "imports", []], help="default: all")
+    parser.add_argument("parts", nargs="*", choices=["philly", "growth", "rounds", "fits", "imports", []], help="default: all")
     parser.add_argument("--write", action="store_true", help="write the ratios to bench/reference.json")
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
-    parts = asked.parts or ["philly", "growth", "rounds", "imports"]
+    parts = asked.parts or ["philly", "growth", "rounds", "fits", "imports"]
     rows: dict[str, float] = {}
     if "philly" in parts:
         if PHILLY.exists():
@@ -159,6 +171,8 @@ def main() -> int:
         growth(asked.repeats + 2, rows)
     if "rounds" in parts:
         rounds(rows)
+    if "fits" in parts:
+        fits(rows)
     if "imports" in parts:
         imports(rows)
     known: dict[str, float] = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.columns import EventKind, Reason
+from headway.core.columns import Estimator, EventKind, Reason
 from headway.core.jit import cache_dir, kernels_digest
 from headway.core.plan import Capabilities
 from headway.core.round import check, diff, settled
@@ -71,6 +71,22 @@ def warm_world() -> None:
     world.execute(type(reports)(requests, reports.pool), 0)
 
 
+def warm_fits() -> None:
+    """The fits that answer a plan's requests, and what policies ask of their curves."""
+    from headway.perf import forecast
+    from headway.perf.estimators import JobHistory, answer
+    from headway.perf.observed import rolling_median
+
+    k = np.arange(1.0, 10.0)
+    job = JobHistory(k=k, loss=1 / k, accuracy=1 - 1 / k, step_s=k, workers=k)
+    for kind in (Estimator.CURVE, Estimator.INVERSE, Estimator.SPEED):
+        answer(kind, [job])
+    params = answer(Estimator.CURVE, [job]).params
+    forecast.value_at(params, 1.0)
+    forecast.reach_probability(params, 1.0)
+    rolling_median(k, 3)
+
+
 def waiting_state() -> State:
     """A state in whose counters a job waits, so that policies call their kernels."""
     state = State()
@@ -100,7 +116,7 @@ def main(argv: list[str]) -> int:
         if part == "policies":
             warm_policies(names)
         else:
-            {"core": warm_core, "world": warm_world}[part]()
+            {"core": warm_core, "world": warm_world, "fits": warm_fits}[part]()
         return 0
     digest = kernels_digest()
     marks = [cache_dir() / f"{MARK}-{digest}", cache_dir() / "-".join([MARK, digest, *sorted(argv)])]
@@ -108,7 +124,7 @@ def main(argv: list[str]) -> int:
         return 0
     print("compiling once (about a minute) …", file=sys.stderr, flush=True)
     begin = time.perf_counter()
-    parts = (["core"], ["world"], ["policies", *argv])
+    parts = (["core"], ["world"], ["fits"], ["policies", *argv])
     runs = [subprocess.Popen([sys.executable, "-m", "headway.warm", "--part", *part]) for part in parts]
     codes = [run.wait() for run in runs]
     if not any(codes):

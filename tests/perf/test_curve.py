@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from headway.core.arrays import Floats
 from headway.perf import forecast
-from headway.perf.curve import fit_curves, phi, phi_inverse
-from headway.perf.observed import POINTS_MAX, clean, noise_of, prepare, rolling_median, thinned, without_warm_up
+from headway.perf.curve import fit_curves
+from headway.perf.kernels.points import after_warm_up, clean, noise_of, thin
+from headway.perf.kernels.shapes import phi, phi_inverse
+from headway.perf.observed import POINTS_MAX, prepare, rolling_median
 from headway.perf.optimus import fit_inverse, inverse_curves
 from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, WIDTH, Status, status_of
 
@@ -27,12 +29,12 @@ def accuracy(k: Floats, total: float, top: float = 0.9, low: float = 0.1) -> Flo
 
 def test_a_shape_and_its_inverse() -> None:
     # p = 1, r = ½: (1/(1 + ½(t − 1)) − 1)/½ at t = 3 is (½ − 1)/½ = −1
-    assert float(phi(3.0, 0.5, 1.0)) == pytest.approx(-1.0)
-    assert float(phi_inverse(np.array(-1.0), np.array(0.5), np.array(1.0))) == pytest.approx(3.0)
+    assert phi(3.0, 0.5, 1.0) == pytest.approx(-1.0)
+    assert phi_inverse(-1.0, 0.5, 1.0) == pytest.approx(3.0)
     # its limit is −2: never
-    assert float(phi_inverse(np.array(-2.0), np.array(0.5), np.array(1.0))) == np.inf
+    assert phi_inverse(-2.0, 0.5, 1.0) == np.inf
     # p = −1 is a straight line of slope −1
-    assert float(phi(11.0, 0.5, -1.0)) == pytest.approx(-10.0)
+    assert phi(11.0, 0.5, -1.0) == pytest.approx(-10.0)
 
 
 @pytest.mark.parametrize(("share", "worst"), [(0.3, 0.2), (0.5, 0.1), (0.8, 0.05)])
@@ -205,18 +207,21 @@ def test_anything_gives_an_answer_without_a_warning(
 
 def test_preparing_by_hand() -> None:
     assert rolling_median(np.array([5.0, 1, 9, 2, 3]), 3) == pytest.approx([1, 5, 2, 3, 2])
-    k, y = clean([3, 1, 2, 2, np.nan], [1.0, 9, 4, 6, 5])
-    assert (list(k), list(y)) == ([1, 2, 3], [9, 5, 1])
+    k, y = np.array([3.0, 1, 2, 2, np.nan]), np.array([1.0, 9, 4, 6, 5])
+    end = clean(k, y, 0, 5, np.empty(5), np.empty(5))
+    assert (list(k[:end]), list(y[:end])) == ([1, 2, 3], [9, 5, 1])
     # A straight line has no noise; alternating ±1 has second differences of 4: 4/0.6745/√6.
-    assert noise_of(np.arange(9.0)) == 0
-    assert noise_of(np.array([1.0, -1] * 5)) == pytest.approx(4 / 0.6745 / 6**0.5)
+    assert noise_of(np.arange(9.0), 0, 9, np.empty(9)) == 0
+    assert noise_of(np.array([1.0, -1] * 5), 0, 10, np.empty(10)) == pytest.approx(4 / 0.6745 / 6**0.5)
     # Two points of warm-up above the first one: kept is the last before five in a row lie below it.
-    k, y = without_warm_up(np.arange(14.0), np.array([5.0, 6, 7, 6, 4, 3, 3, 2, 2, 2, 1, 1, 1, 1]))
-    assert list(k[:2]) == [3, 4]
-    k, y = thinned(np.arange(1.0, 1001), np.ones(1000))
-    assert len(k) <= POINTS_MAX
-    assert np.all(np.diff(k) > 0)
-    assert np.diff(k)[-1] < 100
+    assert after_warm_up(np.array([5.0, 6, 7, 6, 4, 3, 3, 2, 2, 2, 1, 1, 1, 1]), 0, 14) == 3
+    t, z = np.zeros((1, POINTS_MAX)), np.zeros((1, POINTS_MAX))
+    count = thin(np.arange(1.0, 1001), np.ones(1000), 0, 1000, t, z, 0)
+    assert count <= POINTS_MAX
+    steps = np.diff(t[0, :count])
+    assert np.all(steps > 0)
+    assert steps[-1] < 100
+    assert list(z[0, :count]) == [1.0] * count
     seen = prepare([([1, 2, 3, 4], [4.0, 3.0, 2.5, 2.0])], np.array([False]))
     assert list(seen.t[0, :4]) == [0.25, 0.5, 0.75, 1]
     assert seen.z[0, :4] == pytest.approx([1, 0.5, 0.25, 0])

@@ -6,7 +6,6 @@ that of the answer: the lower tail of a value is its low side, whichever way the
 
 from __future__ import annotations
 
-import math
 from statistics import NormalDist
 
 import numpy as np
@@ -14,7 +13,17 @@ from numpy.typing import ArrayLike
 
 from headway.core.arrays import Floats
 from headway.perf.calibrate import shipped
-from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_POWER, C_RATE, C_SLOPE, C_TIME_SPREAD
+from headway.perf.params import (
+    C_K_LAST,
+    C_LEVEL,
+    C_PLATEAU,
+    C_PLATEAU_SPREAD,
+    C_POWER,
+    C_RATE,
+    C_SLOPE,
+    C_TIME_SPREAD,
+    WIDTH,
+)
 
 NORMAL = NormalDist()
 Z90 = NORMAL.inv_cdf(0.95)
@@ -28,24 +37,24 @@ def _normal(quantile: float) -> float:
     return NORMAL.inv_cdf(quantile) / Z90
 
 
-def _median_at(params: Floats, k: Floats) -> Floats:
-    level, slope, plateau = params[..., C_LEVEL], params[..., C_SLOPE], params[..., C_PLATEAU]
-    rate, power = params[..., C_RATE], params[..., C_POWER]
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        base = np.maximum(1 + rate * (k - params[..., C_K_LAST]), 1e-12)
-        y = level - slope * np.expm1(-power * np.log(base)) / (power * rate)
-        result: Floats = np.where(slope == 0, plateau, np.where(slope > 0, np.minimum(y, plateau), np.maximum(y, plateau)))
-    return np.where(np.isnan(params[..., C_K_LAST]), np.nan, result)
+def _rows(params: Floats, other: ArrayLike) -> tuple[tuple[int, ...], Floats, Floats, Floats]:
+    """Vectors and numbers as rows side by side, room for as many answers, and the shape that these are to have."""
+    numbers = np.asarray(other, np.float64)
+    if params.ndim == 2 and numbers.shape == params.shape[:1]:
+        return numbers.shape, np.ascontiguousarray(params), np.ascontiguousarray(numbers), np.empty(len(numbers))
+    shape = np.broadcast_shapes(params.shape[:-1], numbers.shape)
+    vectors = np.ascontiguousarray(np.broadcast_to(params, (*shape, WIDTH))).reshape(-1, WIDTH)
+    numbers = np.array(np.broadcast_to(numbers, shape)).ravel()
+    return shape, vectors, numbers, np.empty(len(numbers))
 
 
 def value_at(params: Floats, k: ArrayLike, quantile: float = 0.5) -> Floats:
     """The value at k. The interval opens from the last observation to the plateau, as the curve does what is left of its way."""
-    middle = _median_at(params, np.asarray(k, np.float64))
-    way = np.abs(params[..., C_PLATEAU] - params[..., C_LEVEL])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        done = np.where(way > 0, np.abs(middle - params[..., C_LEVEL]) / way, 1.0)
-    result: Floats = middle + _normal(quantile) * np.clip(done, 0, 1) * params[..., C_PLATEAU_SPREAD]
-    return result
+    from headway.perf.kernels.values import value_rows
+
+    shape, vectors, at, found = _rows(params, k)
+    value_rows(vectors, at, _normal(quantile), found)
+    return found.reshape(shape)
 
 
 def plateau(params: Floats, quantile: float = 0.5) -> Floats:
@@ -80,14 +89,11 @@ def k_at(params: Floats, target: ArrayLike, quantile: float = 0.5, *, given: boo
 
 def reach_probability(params: Floats, target: ArrayLike) -> Floats:
     """The probability that training ends at `target` or better (for flat curves: better is what its plateau is)."""
-    spread = params[..., C_PLATEAU_SPREAD] / Z90
-    better = np.where(params[..., C_SLOPE] >= 0, 1.0, -1.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        z = better * (params[..., C_PLATEAU] - np.asarray(target, np.float64)) / spread
-    z = np.where(np.isnan(z) & ~np.isnan(params[..., C_K_LAST]), 0.0, z)
-    erf = np.vectorize(math.erf, otypes=[np.float64])
-    result: Floats = np.where(np.isnan(params[..., C_K_LAST]), np.nan, 0.5 * (1 + erf(np.clip(z, -40, 40) / math.sqrt(2))))
-    return result
+    from headway.perf.kernels.values import reach_rows
+
+    shape, vectors, goal, found = _rows(params, target)
+    reach_rows(vectors, goal, found)
+    return found.reshape(shape)
 
 
 def inverse_of(params: Floats) -> Floats:

@@ -6,13 +6,25 @@ requests call for. It remembers live jobs only, and how long ended ones ran.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.arrays import Floats
+from headway.core.arrays import Floats, Ints
+from headway.core.codes import (
+    K_COMPLETED,
+    K_FAILED,
+    K_FINISHED,
+    K_OBSERVED,
+    K_REJECTED,
+    K_START,
+    K_STARTED,
+    K_STOPPED,
+    K_SUBMITTED,
+)
 from headway.core.columns import Estimator, EventKind
 from headway.core.events import EventBatch, EventBuffer
 from headway.core.plan import Request
@@ -22,15 +34,16 @@ from headway.perf.estimators import VERSION, JobHistory, answer
 from headway.perf.params import R_MEDIAN
 from headway.perf.remaining import History
 
-KINDS = np.array(
-    [EventKind.SUBMITTED, EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED,
-     EventKind.OBSERVED, EventKind.REJECTED, EventKind.FINISHED],
-    np.int64,
-)  # fmt: skip
-ENDS = (EventKind.COMPLETED, EventKind.REJECTED, EventKind.FINISHED)
+WANTED = np.zeros(max(EventKind) + 1, np.bool_)
+WANTED[[K_SUBMITTED, K_START, K_STARTED, K_STOPPED, K_COMPLETED, K_FAILED, K_OBSERVED, K_REJECTED, K_FINISHED]] = True
+ENDS = (K_COMPLETED, K_REJECTED, K_FINISHED)
 FINAL_STOPS = (c.Reason.CANCELLED, c.Reason.EARLY_STOP, c.Reason.TIME_LIMIT)
 POINTS_MAX = 400
 """Observations that a job keeps; beyond that every second one is dropped, so that old and new stay."""
+REPORT = 3
+"""Numbers of a report: k, loss (1e-9), accuracy (1e-6); NOTHING where one was not told."""
+OF_REPORTS = (Estimator.CURVE, Estimator.INVERSE)
+"""What is estimated from a job's reports, and from what it is asked to reach: nothing else changes these estimates."""
 UNKNOWN_REMAINING = -1
 """`Estimated`'s remaining time if there is no estimate."""
 
@@ -42,9 +55,12 @@ class Past:
     user: int
     model: int
     gpus: int
-    k: list[int] = field(default_factory=list)
-    loss: list[float] = field(default_factory=list)
-    accuracy: list[float] = field(default_factory=list)
+    reports: array[int] = field(default_factory=lambda: array("q"))
+    """REPORT numbers each."""
+    told: int = 0
+    """Reports in all."""
+    known: dict[Estimator, tuple[tuple[int, int, int], Floats]] = field(default_factory=dict)
+    """Estimates of reports, and what they were made from (see `Histories.basis`)."""
     shape: tuple[int, int, int, int] = (1, 0, 1, 1)
     """Workers, servers, nodes and batch of the present attempt."""
     since_us: int = -1
@@ -57,13 +73,16 @@ class Past:
 
     def observe(self, t_us: int, k: int, loss: int, accuracy: int) -> None:
         """Take in a report."""
-        self.k.append(k)
-        self.loss.append(loss / 1e9 if loss != c.NOTHING else np.nan)
-        self.accuracy.append(accuracy / 1e6 if accuracy != c.NOTHING else np.nan)
-        if len(self.k) > POINTS_MAX:
-            for column in (self.k, self.loss, self.accuracy):
-                del column[:-1:2]
-        self.first, self.last = self.first or (t_us, k), (t_us, k)
+        self.reports.extend((k, loss, accuracy))
+        self.told += 1
+        if len(self.reports) > REPORT * POINTS_MAX:
+            table = np.array(self.reports, np.int64).reshape(-1, REPORT)
+            kept = np.ones(len(table), np.bool_)
+            kept[:-1:2] = False
+            self.reports = array("q", table[kept].tobytes())
+        self.last = (t_us, k)
+        if self.first is None:
+            self.first = self.last
 
     def measured(self) -> tuple[float, int, int, int, int] | None:
         """The speed of the present attempt, if it has told of at least one unit between two reports."""
@@ -89,32 +108,40 @@ class Histories:
 
     def update(self, batch: EventBatch) -> None:
         """Take in events."""
-        records = batch.records
-        ends = np.cumsum(records[:, c.E_POOL])
-        for i in np.flatnonzero(np.isin(records[:, c.E_KIND], KINDS)).tolist():
-            t, kind, job, _, a, b, d, size = records[i].tolist()
-            if kind == EventKind.SUBMITTED:
-                spec = batch.pool[ends[i] - size : ends[i]].tolist()
+        picked = np.flatnonzero(WANTED[batch.records[:, c.E_KIND]])
+        if len(picked) == 0:
+            return
+        ends = np.cumsum(batch.records[:, c.E_POOL])[picked].tolist() if len(batch.pool) else [0] * len(picked)
+        live = self.live
+        for end, (t, kind, job, _, a, b, d, size) in zip(ends, batch.records[picked].tolist(), strict=True):
+            if kind == K_SUBMITTED:
+                spec = batch.pool[end - size : end].tolist()
                 gpus = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR] * spec[c.J_GPU_TASK]
-                self.live[job] = Past(spec[c.J_USER], spec[c.J_MODEL], gpus)
+                live[job] = Past(spec[c.J_USER], spec[c.J_MODEL], gpus)
                 continue
-            past = self.live.get(job)
+            past = live.get(job)
             if past is None:
                 continue
-            if kind == EventKind.OBSERVED:
+            if kind == K_OBSERVED:
                 past.observe(t, a, b, d)
-            elif kind == EventKind.START_REQUESTED:
-                nodes = len(set(batch.pool[ends[i] - size : ends[i] : c.PLACE].tolist()))
+            elif kind == K_START:
+                nodes = len(set(batch.pool[end - size : end : c.PLACE].tolist()))
                 servers = d & ((1 << 20) - 1)
                 past.shape = (size // c.PLACE - servers, servers, nodes, max(d >> 20, 1))
-            elif kind == EventKind.STARTED:
+            elif kind == K_STARTED:
                 past.since_us = t
             else:
                 past.end_attempt(t)
-                if kind == EventKind.COMPLETED:
+                if kind == K_COMPLETED:
                     self.ended.add(past.user, past.model, past.gpus, past.run_us / US_PER_S)
-                if kind in ENDS or (kind == EventKind.STOPPED and a in FINAL_STOPS):
-                    del self.live[job]
+                if kind in ENDS or (kind == K_STOPPED and a in FINAL_STOPS):
+                    del live[job]
+
+    def basis(self, state: State, job: int) -> tuple[int, int, int]:
+        """What estimates of a job's reports depend on: how many there were, and the units and the accuracy asked for."""
+        J, row = state.J, state.row(job)
+        assert row is not None
+        return self.live[job].told, int(J[c.J_UNITS_TOTAL, row]), int(J[c.J_ACC_REQUIRED, row])
 
     def of(self, state: State, job: int, now_us: int) -> JobHistory:
         """What is known of a live job now."""
@@ -123,10 +150,11 @@ class Histories:
         assert row is not None
         steps = past.steps + ([last] if (last := past.measured()) else [])
         columns = np.array(steps, np.float64).reshape(-1, 5).T
+        k, loss, accuracy = np.array(past.reports, np.int64).reshape(-1, REPORT).T
         run_s = (past.run_us + (now_us - past.since_us if past.since_us >= 0 else 0)) / US_PER_S
         announced, total, wanted = int(J[c.J_ESTIMATE, row]), int(J[c.J_UNITS_TOTAL, row]), int(J[c.J_ACC_REQUIRED, row])
         return JobHistory(
-            k=np.array(past.k, np.float64), loss=np.array(past.loss), accuracy=np.array(past.accuracy),
+            k=k.astype(np.float64), loss=told(loss, 1e9), accuracy=told(accuracy, 1e6),
             accuracy_required=wanted / 1e6 if wanted else np.nan, units_total=float(total) if total else np.nan,
             step_s=columns[0], workers=columns[1], servers=columns[2], nodes=columns[3], batch=columns[4],
             run_s=run_s, units_done=float(max(J[c.J_UNITS_DONE, row], 0)),
@@ -148,11 +176,28 @@ class Histories:
                 continue
             for job in jobs:
                 out.add(now_us, EventKind.ESTIMATE_REQUESTED, job, a=int(kind))
-            params = answer(kind, [self.of(state, job, now_us) for job in jobs]).params
-            for job, vector in zip(jobs, params, strict=True):
+            for job, vector in zip(jobs, self.estimates(kind, state, jobs, now_us), strict=True):
                 left = remaining_us(vector) if kind == Estimator.REMAINING else 0
                 out.add(now_us, EventKind.ESTIMATED, job, a=int(kind), b=VERSION, c=left, payload=vector.view(np.int64))
         return out.take()
+
+    def estimates(self, kind: Estimator, state: State, jobs: Sequence[int], now_us: int) -> list[Floats]:
+        """The vectors of live jobs; a curve is fitted anew only if something has been reported since."""
+        if kind not in OF_REPORTS:
+            return list(answer(kind, [self.of(state, job, now_us) for job in jobs]).params)
+        based = {job: self.basis(state, job) for job in jobs}
+        fresh = [job for job in based if kind not in self.live[job].known or self.live[job].known[kind][0] != based[job]]
+        if fresh:
+            params = answer(kind, [self.of(state, job, now_us) for job in fresh]).params
+            for job, vector in zip(fresh, params, strict=True):
+                self.live[job].known[kind] = (based[job], vector)
+        return [self.live[job].known[kind][1] for job in jobs]
+
+
+def told(column: Ints, unit: float) -> Floats:
+    """Reported figures; NaN where none was."""
+    figures: Floats = np.where(column == c.NOTHING, np.nan, column / unit)
+    return figures
 
 
 def remaining_us(vector: Floats) -> int:

@@ -1,4 +1,7 @@
-"""Observations of a job made fit for fitting: finite, in order, de-noised, without warm-up, and thinned to a fixed number."""
+"""Observations of a job made fit for fitting: finite, in order, de-noised, without warm-up, and thinned to a fixed number.
+
+A whole batch is prepared in one compiled pass (`headway.perf.kernels.points`), each job for itself.
+"""
 
 from __future__ import annotations
 
@@ -20,116 +23,61 @@ SPAN_MAX = 1e6
 """Values lie at most so many times the improvement away: a smaller improvement counts as that much."""
 SMALLEST, LARGEST = 1e-100, 1e100
 """Values and k beyond count as not observed: their squares would overflow."""
+SMOOTH_FROM, SMOOTH_MORE_FROM = 7, 15
+"""Observations from which the median of three neighbours is taken, and of five."""
+WARM_UP_FROM, WARM_UP_RUN = 12, 5
+NOISE_UNIT = 0.6745 * math.sqrt(6.0)
+"""Median of the absolute second differences of normal noise, over its standard deviation."""
+
+O_K_LAST, O_NOW, O_SCALE, O_NOISE, O_BEST, O_SIGN, O_BOUND = range(7)
+OBSERVED = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Prepared observations of `n` jobs. `t` = k / k_last in (0, 1] and `z`: 1 at the start, 0 now, falling; padded to
-    POINTS_MAX.
+    """Prepared observations of `n` jobs, POINTS_MAX wide, of which each job fills the first `size`.
 
-    `w` is 1 where there is a point. `y = sign · (now + z · scale)`: all curves are turned so that they fall.
+    `t` = k / k_last in (0, 1] and `z`: 1 at the start, 0 now, falling. `y = sign · (now + z · scale)`: all curves are turned so
+    that they fall. `about` (jobs × OBSERVED): k_last, now, scale; the standard deviation of an observation, from second
+    differences; the best value; sign; and what the value can't fall below (0 for losses, −1 for accuracies that are shares, else
+    −∞). `points` counts usable observations before thinning.
     """
 
     t: Floats
     z: Floats
-    w: Floats
-    k_last: Floats
-    now: Floats
-    scale: Floats
-    noise: Floats
-    """Standard deviation of an observation, from second differences, in units of y."""
-    best: Floats
-    sign: Floats
-    bounded: Bools
-    """Whether the value can't fall below `bound` (0 for losses, −1 for accuracies that are shares)."""
-    bound: Floats
+    size: Ints
     points: Ints
-    """Usable observations before thinning."""
-
-
-def clean(k: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
-    """The finite observations in order of k, at k above 0 (a value at 0 is before training), equal k averaged."""
-    k, y = np.asarray(k, np.float64).ravel(), np.asarray(y, np.float64).ravel()
-    size = min(len(k), len(y))
-    k, y = k[:size], y[:size]
-    keep = np.isfinite(k) & np.isfinite(y) & (k > SMALLEST) & (k < LARGEST) & (np.abs(y) < LARGEST)
-    k, y = k[keep], y[keep]
-    if len(k) > 1 and not np.all(np.diff(k) > 0):
-        k, which = np.unique(k, return_inverse=True)
-        y = np.bincount(which, y) / np.bincount(which)
-    if len(k) > RAW_MAX:
-        block = -(-len(k) // RAW_MAX)
-        starts = np.arange(0, len(k), block)
-        counts = np.diff(np.append(starts, len(k)))
-        k, y = np.add.reduceat(k, starts) / counts, np.add.reduceat(y, starts) / counts
-    return k, y
+    about: Floats
 
 
 def rolling_median(y: Floats, width: int) -> Floats:
-    """The centred median of `width` (odd) neighbours; the ends are mirrored."""
-    padded = np.pad(y, width // 2, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, width)
-    result: Floats = np.sort(windows, axis=1)[:, width // 2]
+    """The centred median of `width` (3 or 5) neighbours; the ends are mirrored. Fewer than three values stay as they are."""
+    from headway.perf.kernels.points import smooth
+
+    result = np.array(y, np.float64)
+    if len(result) > 2:
+        smooth(result, 0, len(result), width, np.empty_like(result))
     return result
-
-
-def noise_of(y: Floats) -> float:
-    """Robust standard deviation of the noise on a smooth series: from the second differences."""
-    if len(y) < 4:
-        return 0.0
-    return float(np.median(np.abs(np.diff(y, 2)))) / (0.6745 * math.sqrt(6.0))
-
-
-def without_warm_up(k: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Falling observations from the last one before five in a row lie below the first one."""
-    if len(y) < 12:
-        return k, y
-    below = (y < y[0]).astype(np.int64)
-    runs = np.flatnonzero(below[:-4] + below[1:-3] + below[2:-2] + below[3:-1] + below[4:] == 5)
-    start = max(int(runs[0]) - 1, 0) if len(runs) else 0
-    return (k[start:], y[start:]) if len(y) - start >= 5 else (k, y)
-
-
-def thinned(k: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """At most POINTS_MAX averages over spans of k that grow geometrically from the start."""
-    if len(k) <= POINTS_MAX:
-        return k, y
-    scale = np.log(k / k[-1] + RECENT)
-    edges = np.linspace(scale[0], scale[-1], POINTS_MAX + 1)
-    span = np.minimum(np.searchsorted(edges, scale, side="right") - 1, POINTS_MAX - 1)
-    count = np.bincount(span, minlength=POINTS_MAX)
-    some = count > 0
-    return np.bincount(span, k, POINTS_MAX)[some] / count[some], np.bincount(span, y, POINTS_MAX)[some] / count[some]
 
 
 def prepare(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools) -> Observed:
     """Prepare the observations (k, y) of each job; `rising` says which of them should go up (accuracies)."""
+    from headway.perf.kernels.points import prepare_rows
+
     n = len(series)
-    t, z, w = np.ones((n, POINTS_MAX)), np.zeros((n, POINTS_MAX)), np.zeros((n, POINTS_MAX))
-    k_last, now, scale, noise, best = np.ones(n), np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n)
-    bounded, bound, points = np.zeros(n, np.bool_), np.zeros(n), np.zeros(n, np.int64)
-    sign = np.where(rising, -1.0, 1.0)
-    for i, (raw_k, raw_y) in enumerate(series):
-        k, y = clean(raw_k, raw_y)
-        points[i] = size = len(k)
-        if size == 0:
-            continue
-        low, high = float(y.min()), float(y.max())
-        bounded[i] = low >= 0 and (not rising[i] or high <= 1)
-        bound[i] = -1.0 if rising[i] else 0.0
-        y = y * sign[i]
-        noise[i] = noise_of(y)
-        if size >= 7:
-            y = rolling_median(y, 5 if size >= 15 else 3)
-        best[i] = y.min()
-        k_last[i] = k[-1]
-        k, y = thinned(*without_warm_up(k, y))
-        size = len(k)
-        now[i] = np.sort(y[-3:])[1] if size >= 6 else y[-1]
-        scale[i] = y[: max(1, size // 8)].max() - now[i]
-        t[i, :size] = k / k_last[i]
-        if scale[i] > 0:
-            scale[i] = max(scale[i], float(np.abs(y - now[i]).max()) / SPAN_MAX)
-            z[i, :size] = (y - now[i]) / scale[i]
-        w[i, :size] = 1.0
-    return Observed(t, z, w, k_last, now, scale, noise, best, sign, bounded, bound, points)
+    ks, ys = [], []
+    for raw_k, raw_y in series:
+        k, y = np.asarray(raw_k, np.float64).ravel(), np.asarray(raw_y, np.float64).ravel()
+        count = min(len(k), len(y))
+        ks.append(k[:count])
+        ys.append(y[:count])
+    ends = np.cumsum(np.array([len(k) for k in ks], np.int64))
+    k, y = (np.concatenate(parts) if parts else np.empty(0) for parts in (ks, ys))
+    seen = Observed(
+        np.ones((n, POINTS_MAX)), np.zeros((n, POINTS_MAX)), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros((n, OBSERVED))
+    )
+    prepare_rows(
+        k, y, ends, np.array(rising, np.bool_), np.empty_like(k), np.empty_like(y), seen.t, seen.z, seen.size, seen.points,
+        seen.about,
+    )  # fmt: skip
+    return seen

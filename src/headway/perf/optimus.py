@@ -3,7 +3,7 @@ papers use.
 
 b2 is profiled out: for each of 40 values below the lowest loss, 1/(l − b2) = b0·k + b1 is linear and solved by NNLS with weights
 (l − b2)⁴ (delta method) and recency; the least squares *in loss* decide, and Gauss–Newton steps polish. (Peng et al.,
-EuroSys'18.)
+EuroSys'18.) The arithmetic is compiled (`headway.perf.kernels.inverse`), job by job.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headway.core.arrays import Bools, Floats
-from headway.perf.curve import CurveFits, mark_odd
+from headway.perf.curve import CurveFits
 from headway.perf.forecast import Z90
-from headway.perf.nnls import nnls
-from headway.perf.observed import POINTS_MAX, Observed, prepare
+from headway.perf.nnls import room
+from headway.perf.observed import O_K_LAST, O_SIGN, POINTS_MAX, Observed, prepare
 from headway.perf.params import (
     C_K_LAST,
     C_LEVEL,
@@ -32,11 +32,6 @@ from headway.perf.params import (
     Status,
 )
 
-GRID = np.concatenate([np.linspace(0, 0.9, 20), 1 - np.geomspace(0.08, 0.001, 20)])
-THIRDS = (1 / 256, 1 / 16, 1.0)
-"""Weights of the first, second and last third of the history."""
-STEPS = 6
-EXAMPLE = np.linspace(1 / POINTS_MAX, 1, POINTS_MAX)
 TIME_SPREAD_MIN, TIME_SPREAD_MAX = 0.05, 3.0
 
 
@@ -72,24 +67,27 @@ def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools)
 
     The plateau is that of the formula, at infinite k.
     """
+    from headway.perf.kernels.shapes import mark_odd
+
     seen = prepare(series, rising)
     found = _fit(seen, rising)
+    k_last = seen.about[:, O_K_LAST]
     b0, b1, b2 = found.b.T
-    params, status = np.full((len(series), WIDTH), np.nan), np.full(len(series), int(Status.OK), np.int64)
+    params, status = np.full((len(series), WIDTH), np.nan), np.empty(len(series), np.int64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        u = b0 * seen.k_last + b1
+        u = b0 * k_last + b1
         turned = found.sign * (1 / u + b2 - found.offset)
         slope = -found.sign * b0 / u**2
         q = b2 + 0.5 / u
         k, sd = found.k_at(found.sign * (q - found.offset))
-        late = np.log1p(Z90 * sd / np.maximum(k - seen.k_last, 1e-12))
-    params[:, C_K_LAST], params[:, C_LEVEL], params[:, C_SLOPE] = seen.k_last, turned, slope
+        late = np.log1p(Z90 * sd / np.maximum(k - k_last, 1e-12))
+    params[:, C_K_LAST], params[:, C_LEVEL], params[:, C_SLOPE] = k_last, turned, slope
     params[:, C_RATE], params[:, C_POWER] = b0 / u, 1.0
     params[:, C_PLATEAU] = found.sign * (b2 - found.offset)
     params[:, C_PLATEAU_SPREAD] = Z90 * np.sqrt(np.maximum(found.covariance[:, 2, 2], 0.0))
     params[:, C_TIME_SPREAD] = np.clip(late, TIME_SPREAD_MIN, TIME_SPREAD_MAX)
     params[~(np.abs(slope) > 0)] = np.nan
-    mark_odd(params, status, seen)
+    mark_odd(seen.points, seen.about, params, status)
     unknown = ~np.isfinite(params).all(1) & (status < Status.NO_DATA)
     params[unknown] = np.nan
     params[unknown, 1] = status[unknown] = int(Status.NO_DATA)
@@ -97,70 +95,12 @@ def inverse_curves(series: Sequence[tuple[ArrayLike, ArrayLike]], rising: Bools)
 
 
 def _fit(seen: Observed, rising: Bools) -> InverseFits:
-    n = len(seen.t)
-    turned = seen.now[:, None] + seen.z * seen.scale[:, None]
-    top = np.where(seen.bounded, 1.0, 1.5 * np.abs(seen.best))
-    offset = np.where(rising, top, np.where(seen.bounded, 0.0, 1.5 * np.abs(seen.best)))
-    loss = turned + offset[:, None]
-    live = seen.w > 0
-    lowest = np.where(live, loss, np.inf).min(1)
-    usable = (seen.w.sum(1) >= 3) & (lowest > 1e-9 * np.where(live, loss, 0.0).max(1)) & (seen.scale > 0)
-    unit = np.where(usable, lowest, 1.0)
-    loss = np.where(live & usable[:, None], loss / unit[:, None], 2.0)
-    # What can't be fitted is given a curve that can, so that the batch has one path; its result is dropped.
-    t = np.where(usable[:, None], seen.t, EXAMPLE)
-    loss = np.where(usable[:, None], loss, 1 / (t + 1) + 0.5)
-    points = np.where(usable[:, None], seen.w, 1.0)
-    order = (np.cumsum(points, axis=1) - 1) / points.sum(1)[:, None]
-    w = points * np.select([order < 1 / 3, order < 2 / 3], THIRDS[:2], THIRDS[2])
-    best = np.full(n, np.inf)
-    b = np.full((n, 3), np.nan)
-    for b2 in GRID:
-        rest = loss - b2
-        weight = w * rest**4
-        columns = np.stack([t, np.ones_like(t)], axis=2)
-        solution = nnls(columns * np.sqrt(weight)[:, :, None], np.sqrt(weight) / rest)
-        fitted = 1 / np.maximum(solution[:, :1] * t + solution[:, 1:], 1e-9) + b2
-        sse = (w * (loss - fitted) ** 2).sum(1)
-        better = sse < best
-        best = np.where(better, sse, best)
-        b[better] = np.column_stack([solution, np.full(n, b2)])[better]
-    b, covariance = _polish(b, t, loss, w)
-    b[~usable] = np.nan
-    covariance[~usable] = np.nan
-    back = np.stack([1 / (unit * seen.k_last), 1 / unit, unit], axis=1)
-    return InverseFits(b * back, covariance * back[:, :, None] * back[:, None, :], seen.sign, offset)
+    from headway.perf.kernels.inverse import fit_inverse_rows
 
-
-def _polish(b: Floats, t: Floats, loss: Floats, w: Floats) -> tuple[Floats, Floats]:
-    """Damped Gauss–Newton from the grid's best, keeping what improves; and the covariance of the coefficients."""
-
-    def residual(b: Floats) -> tuple[Floats, Floats]:
-        u = np.maximum(b[:, :1] * t + b[:, 1:2], 1e-9)
-        return loss - 1 / u - b[:, 2:], u
-
-    def normal(u: Floats) -> tuple[Floats, Floats]:
-        jacobian = np.stack([-t / u**2, -1 / u**2, np.ones_like(t)], axis=2)
-        inner = np.einsum("npi,np,npj->nij", jacobian, w, jacobian)
-        trace = np.trace(inner, axis1=1, axis2=2)
-        return jacobian, inner + (1e-9 * trace + 1e-12)[:, None, None] * np.eye(3)
-
-    rest, u = residual(b)
-    sse = (w * rest**2).sum(1)
-    for _ in range(STEPS):
-        jacobian, inner = normal(u)
-        step = np.linalg.solve(inner, np.einsum("npi,np,np->ni", jacobian, w, rest)[:, :, None])[:, :, 0]
-        tried = np.clip(b + step, [0, 1e-6, 0], [1e6, 1e6, 0.999])
-        rest_tried, u_tried = residual(tried)
-        sse_tried = (w * rest_tried**2).sum(1)
-        better = sse_tried < sse
-        b = np.where(better[:, None], tried, b)
-        sse = np.where(better, sse_tried, sse)
-        rest, u = np.where(better[:, None], rest_tried, rest), np.where(better[:, None], u_tried, u)
-    _, inner = normal(u)
-    free = np.maximum((w > 0).sum(1) - 3, 1)
-    count = (w > 0).sum(1)
-    variance = sse / np.maximum(w.sum(1), 1e-12) * count / free
-    # The weights say which points matter, not how noisy they are: normalised to a mean of one.
-    covariance = np.linalg.inv(inner * (count / np.maximum(w.sum(1), 1e-12))[:, None, None]) * variance[:, None, None]
-    return b, covariance
+    n = len(seen.size)
+    b, covariance, offset = np.empty((n, 3)), np.empty((n, 3, 3)), np.empty(n)
+    fit_inverse_rows(
+        seen.t, seen.z, seen.size, seen.about, np.array(rising, np.bool_), np.empty(POINTS_MAX), np.empty(POINTS_MAX), *room(),
+        np.empty(3), np.empty(3), b, covariance, offset,
+    )  # fmt: skip
+    return InverseFits(b, covariance, seen.about[:, O_SIGN], offset)
