@@ -27,12 +27,12 @@ from headway.policies.mlfs.hosts import (
     capacity,
     forget_volumes,
     gpu_overloaded,
-    ideal_host,
     load,
     load_all,
     node_overloaded,
     unbook,
 )
+from headway.policies.mlfs.nearest import hopeless, ideal_host, index_nodes, renew_node
 from headway.policies.ranks import KEY_MAX, pack
 
 STAYED, LEAVES, MOVED = 0, 1, 2
@@ -183,10 +183,12 @@ def by_priority(row: int, J: Table, T: Table, P: Floats, order: Ints) -> int:
 @kernel
 def host_job(
     row: int, sharing: bool, bandwidth: bool, h_r: float, room: int, J: Table, T: Table, N: Table, C: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, order: Ints, nodes: Ints, O: Table, OT: Table,
-    M: Ints,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, order: Ints, nodes: Ints,
+    O: Table, OT: Table, M: Ints,
 ) -> bool:  # fmt: skip
     """Give every task of a waiting job a host, or none. `nodes`: scratch, the node of each task of the job so far."""
+    if hopeless(row, sharing, J, T, C, F, S):
+        return False
     first, tasks, start = J[c.J_TASK0, row], J[c.J_TASKS, row], M[M_TASKS]
     count = by_priority(row, J, T, P, order)
     for i in range(tasks):
@@ -199,8 +201,9 @@ def host_job(
         shared = shares(row, t, sharing, J, T)
         talks = add_volumes(row, k, J, nodes, 0, K, touched) if bandwidth else 0
         node, mask = ideal_host(
-            milli, cpu, mem, net, J[c.J_KIND_MASK, row], -1, False, shared, bandwidth, h_r, room, N, C, A, U, K, L, touched, talks
-        )
+            milli, cpu, mem, net, J[c.J_KIND_MASK, row], -1, False, shared, bandwidth, h_r, room, N, C, A, U, K, L, touched,
+            talks, F, S,
+        )  # fmt: skip
         forget_volumes(K, touched, talks)
         if node < 0:
             break
@@ -209,6 +212,7 @@ def host_job(
         OT[start + k, 0], OT[start + k, 1], OT[start + k, 2] = node, mask, each
         load(1, node, mask, milli, cpu, mem, net, N, U, L)
         book(node, mask, each, cpu, mem, N, C, A, AB, L)
+        renew_node(node, room, N, C, A, U, K, L, F, S)
         done += 1
     if done == tasks:
         add_override(O, M, J, row, OP_PLACE, 0, start, tasks)
@@ -219,14 +223,15 @@ def host_job(
         o = start + t - first
         load(-1, OT[o, 0], OT[o, 1], T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t], N, U, L)
         unbook(OT[o, 0], OT[o, 1], OT[o, 2], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
+        renew_node(OT[o, 0], room, N, C, A, U, K, L, F, S)
     return False
 
 
 @kernel
 def move_tasks(
     row: int, sharing: bool, bandwidth: bool, h_r: float, room: int, J: Table, T: Table, N: Table, C: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, fate: Ints, order: Ints, nodes: Ints,
-    O: Table, OT: Table, M: Ints,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, fate: Ints, order: Ints,
+    nodes: Ints, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
     """Find hosts for the tasks of a job that leave theirs, and want the job there; those that find none stay. Returns how many
     tasks move."""
@@ -245,7 +250,7 @@ def move_tasks(
         talks = add_volumes(row, k, J, nodes, 0, K, touched) if bandwidth else 0
         node, mask = ideal_host(
             milli, T[c.T_CPU, t], T[c.T_MEM, t], net, J[c.J_KIND_MASK, row], T[c.T_NODE, t], True, shared, bandwidth, h_r, room,
-            N, C, A, U, K, L, touched, talks,
+            N, C, A, U, K, L, touched, talks, F, S,
         )  # fmt: skip
         forget_volumes(K, touched, talks)
         if node < 0 or (milli and popcount(mask) != popcount(T[c.T_MASK, t])):
@@ -256,9 +261,11 @@ def move_tasks(
             moved += 1
             unbook(T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_BOOK, t], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
             book(node, mask, T[c.T_BOOK, t], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
+            renew_node(T[c.T_NODE, t], room, N, C, A, U, K, L, F, S)
         nodes[k] = node
         OT[start + k, 0], OT[start + k, 1] = node, mask
         load_task(1, t, node, mask, T, N, U, L)
+        renew_node(node, room, N, C, A, U, K, L, F, S)
     if moved:
         add_override(O, M, J, row, OP_PLACE, 0, start, tasks)
         M[M_TASKS] = start + tasks
@@ -288,13 +295,15 @@ def free_milli(sharing: bool, room: int, N: Table, C: Ints, A: Table, L: Table) 
 def mlf_h(
     keys: Ints, count: int, now: int, sharing: bool, bandwidth: bool, H: Floats,
     J: Table, T: Table, N: Table, G: Table, Q: Table, B: Table, C: Ints, planned: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, fate: Ints, order: Ints, nodes: Ints,
-    leaving: Ints, O: Table, OT: Table, M: Ints,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, fate: Ints, order: Ints,
+    nodes: Ints, leaving: Ints, O: Table, OT: Table, M: Ints,
 ) -> tuple[int, int]:  # fmt: skip
     """The allocation loop (§3.3.2) over sorted keys of waiting jobs and of jobs with leaving tasks (`leaving` by row). Returns
     how many tasks moved and how many waiting jobs found no place. `mlf_h_leave` has run before and filled the loads."""
     room = min(int(H[H_FRAC] * c.WHOLE), C[c.C_SHARE_LIMIT])
     free = free_milli(sharing, room, N, C, A, L)
+    if count:
+        index_nodes(room, N, C, A, U, K, L, F, S)
     moved, unplaced, idle = 0, 0, True
     for row in range(C[c.C_ROWS]):
         idle = idle and (J[c.J_PLACED, row] == 0 or J[c.J_PHASE, row] > STOPPING)
@@ -304,17 +313,42 @@ def mlf_h(
         row = keys[i] & ROW_MASK
         if leaving[row]:
             moved += move_tasks(
-                row, sharing, bandwidth, H[H_FRAC], room, J, T, N, C, A, AB, U, K, L, touched, P, fate, order, nodes, O, OT, M
+                row,
+                sharing,
+                bandwidth,
+                H[H_FRAC],
+                room,
+                J,
+                T,
+                N,
+                C,
+                A,
+                AB,
+                U,
+                K,
+                L,
+                F,
+                S,
+                touched,
+                P,
+                fate,
+                order,
+                nodes,
+                O,
+                OT,
+                M,
             )
             continue
         if not may_start(J, row, now, M) or not within_limit(J, Q, planned, row):
             continue
         need = smallest_need(J, row, sharing)
         placed = need <= free and host_job(
-            row, sharing, bandwidth, H[H_FRAC], room, J, T, N, C, A, AB, U, K, L, touched, P, order, nodes, O, OT, M
+            row, sharing, bandwidth, H[H_FRAC], room, J, T, N, C, A, AB, U, K, L, F, S, touched, P, order, nodes, O, OT, M
         )
         if idle and not placed:  # a job that asks for more than h_r of a node runs when nobody else does
-            placed = host_job(row, sharing, bandwidth, 1.0, room, J, T, N, C, A, AB, U, K, L, touched, P, order, nodes, O, OT, M)
+            placed = host_job(
+                row, sharing, bandwidth, 1.0, room, J, T, N, C, A, AB, U, K, L, F, S, touched, P, order, nodes, O, OT, M
+            )
         if placed:
             idle = False
             free -= need

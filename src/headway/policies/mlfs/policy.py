@@ -25,6 +25,7 @@ from headway.place.quotas import has_quotas
 from headway.policies.mlfs import priority as p
 from headway.policies.mlfs.explain import explain_mlf_h
 from headway.policies.mlfs.heuristic import mlf_h, mlf_h_leave, queue_keys
+from headway.policies.mlfs.nearest import FLOATS, SIZES, columns_of
 from headway.policies.params import make_params, param
 from headway.policies.simple import place_in_order
 
@@ -107,6 +108,7 @@ class MlfH:
         bounds: Ints = np.empty(tasks + 1, np.int64)
         leaving, keys = np.empty(rows, np.int64), np.empty(rows, np.int64)
         U, K, L = np.empty((4, nodes), np.int64), np.empty((4, nodes), np.int64), np.empty((3, st.G.shape[1]), np.int64)
+        F, S = np.empty((FLOATS, columns_of(nodes))), np.empty((SIZES, columns_of(nodes)), np.int64)
         touched: Ints = np.empty(nodes + 1, np.int64)
         p.priorities(view.now_us, self.weights, st.J, st.T, st.C, ML, CP, bounds, P, top)
         mlf_h_leave(
@@ -122,7 +124,7 @@ class MlfH:
             return within.plan()
         _, unplaced = mlf_h(
             ranked, count, view.now_us, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned,
-            s.A, s.AB, U, K, L, touched, P, fate, order, bounds, leaving, s.O, s.OT, s.M,
+            s.A, s.AB, U, K, L, F, S, touched, P, fate, order, bounds, leaving, s.O, s.OT, s.M,
         )  # fmt: skip
         if unplaced or view.state.C[c.C_RUNNING]:
             draft.wake_at_us(view.now_us)
