@@ -35,8 +35,8 @@ FLOATS = RESOURCES + 1
 a block (the least of its nodes), then one for all (the least of all)."""
 S_SPACE, S_FREE, S_STALE = range(3)
 SIZES = 3
-"""Rows of `S`, columns as in `F` (the most instead of the least): thousandths that a task which shares finds on one GPU; free GPUs;
-whether nodes of the block have changed. Room is −1 where nobody may go: on nodes that are not up, or overloaded."""
+"""Rows of `S`, columns as in `F` (the most instead of the least): thousandths that a task which shares finds on one GPU; free
+GPUs; whether nodes of the block have changed. Room is −1 where nobody may go: on nodes that are not up, or overloaded."""
 NOWHERE = 1e30
 
 
@@ -95,14 +95,12 @@ def index_nodes(room: int, N: Table, C: Ints, A: Table, U: Table, K: Table, L: T
 @inner
 def gather(out: int, first: int, stop: int, F: Floats, S: Table) -> None:
     """The least utilisations and the most room of the columns from `first` on, into column `out`."""
-    for resource in range(RESOURCES):
-        least = NOWHERE
-        for k in range(first, stop):
-            least = min(least, F[resource, k])
-        F[resource, out] = least
-    space, free = -1, -1
+    gpu, cpu, mem, net, space, free = NOWHERE, NOWHERE, NOWHERE, NOWHERE, -1, -1
     for k in range(first, stop):
+        gpu, cpu = min(gpu, F[U_GPU, k]), min(cpu, F[U_CPU, k])
+        mem, net = min(mem, F[U_MEM, k]), min(net, F[U_NET, k])
         space, free = max(space, S[S_SPACE, k]), max(free, S[S_FREE, k])
+    F[U_GPU, out], F[U_CPU, out], F[U_MEM, out], F[U_NET, out] = gpu, cpu, mem, net
     S[S_SPACE, out], S[S_FREE, out] = space, free
 
 
