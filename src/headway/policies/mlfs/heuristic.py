@@ -32,13 +32,15 @@ from headway.policies.mlfs.hosts import (
     node_overloaded,
     unbook,
 )
-from headway.policies.mlfs.nearest import hopeless, ideal_host, index_nodes, renew_node
+from headway.policies.mlfs.nearest import count_slots, hopeless, ideal_host, index_nodes, no_slots, renew_node
 from headway.policies.ranks import KEY_MAX, pack
 
 STAYED, LEAVES, MOVED = 0, 1, 2
 """What becomes of a running task in this round."""
 SCORES_PER_UNIT = 100_000
 """Priorities are compared in steps of 1/100,000, so that the last bits of a sum decide nothing."""
+SIFT_MIN = 32
+"""Queues shorter than this are not sifted: counting the room costs more than trying the jobs."""
 H_FRAC, H_LOWEST, H_COOL_US = range(3)
 """Numbers of the pass: h_r; p_s, the share of the lowest tasks of overloaded GPUs that may leave; for how long a job that has
 just come up is not moved again (µs)."""
@@ -291,20 +293,49 @@ def free_milli(sharing: bool, room: int, N: Table, C: Ints, A: Table, L: Table) 
     return total
 
 
+@inner
+def room_of(H: Floats, C: Ints) -> int:
+    """What tasks that share may book, and use, of a GPU."""
+    return int(min(int(H[H_FRAC] * c.WHOLE), C[c.C_SHARE_LIMIT]))
+
+
+@kernel
+def sift(
+    keys: Ints, count: int, now: int, sharing: bool, H: Floats, J: Table, T: Table, N: Table, Q: Table, C: Ints, A: Table,
+    U: Table, K: Table, L: Table, F: Floats, S: Table, slots: Ints, leaving: Ints,
+) -> int:  # fmt: skip
+    """Index the nodes, and leave out keys of waiting jobs for which the GPUs have no room and which have been told so; returns
+    how many keys are left. Room only shrinks in a round, so they would not be placed and change nothing. The keys are in the
+    order of rows: a long queue is read from front to end once, and what is left is all that has to be sorted."""
+    if count:
+        index_nodes(room_of(H, C), N, C, A, U, K, L, F, S)
+    if count < SIFT_MIN:
+        return count
+    count_slots(room_of(H, C), N, C, A, L, S, slots)
+    kept = 0
+    for i in range(count):
+        row = keys[i] & ROW_MASK
+        told = leaving[row] == 0 and J[c.J_WHY, row] == R_NO_ROOM and J[c.J_HOLD, row] == 0
+        told = told and J[c.J_NOT_BEFORE, row] <= now and Q[c.Q_LIMIT, J[c.J_QUEUE, row]] < 0
+        if not (told and no_slots(row, sharing, J, T, S, slots)):
+            keys[kept] = keys[i]
+            kept += 1
+    return kept
+
+
 @kernel
 def mlf_h(
-    keys: Ints, count: int, now: int, sharing: bool, bandwidth: bool, H: Floats,
+    keys: Ints, count: int, hopeless_before: int, now: int, sharing: bool, bandwidth: bool, H: Floats,
     J: Table, T: Table, N: Table, G: Table, Q: Table, B: Table, C: Ints, planned: Ints,
     A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, fate: Ints, order: Ints,
     nodes: Ints, leaving: Ints, O: Table, OT: Table, M: Ints,
 ) -> tuple[int, int]:  # fmt: skip
     """The allocation loop (§3.3.2) over sorted keys of waiting jobs and of jobs with leaving tasks (`leaving` by row). Returns
-    how many tasks moved and how many waiting jobs found no place. `mlf_h_leave` has run before and filled the loads."""
-    room = min(int(H[H_FRAC] * c.WHOLE), C[c.C_SHARE_LIMIT])
+    how many tasks moved and how many waiting jobs found no place, `hopeless_before` of which are not among the keys.
+    `mlf_h_leave` and `sift` have run before and filled the loads and the index."""
+    room = room_of(H, C)
     free = free_milli(sharing, room, N, C, A, L)
-    if count:
-        index_nodes(room, N, C, A, U, K, L, F, S)
-    moved, unplaced, idle = 0, 0, True
+    moved, unplaced, idle = 0, hopeless_before, True
     for row in range(C[c.C_ROWS]):
         idle = idle and (J[c.J_PLACED, row] == 0 or J[c.J_PHASE, row] > STOPPING)
     for q in range(planned.shape[0]):
