@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar, cast
+
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.core import columns as c
-from headway.core.arrays import Ints, Table
+from headway.core.arrays import Floats, Ints, Table
 from headway.core.events import EventBuffer
+
+D = TypeVar("D", np.int64, np.float64)
 
 
 class Scratch:
@@ -17,6 +22,7 @@ class Scratch:
         self.queues: Ints = np.zeros(1, np.int64)
         self.planned: Ints = np.zeros(1, np.int64)
         self.round_events = EventBuffer()
+        self.of_policy: dict[str, Ints | Floats] = {}
 
     def fit_cluster(self, nodes: int, gpus: int, bucket_shape: tuple[int, ...]) -> None:
         """Make every array over nodes, GPUs and buckets as large as the cluster."""
@@ -35,6 +41,21 @@ class Scratch:
         self.keys_placed, self.keys_waiting = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
         self.O = np.zeros((2 * rows + 16, c.OVERRIDE), np.int64)
         self.OT = np.zeros((tasks + 16, c.PLACE), np.int64)
+
+    def ints(self, name: str, rows: int, columns: int) -> Table:
+        """A table that a policy works in within one decision, filled with anything. It is made anew only where it has to be
+        larger: fresh memory of some MB costs as much as the work of a round."""
+        return self._table(name, rows, columns, np.int64)
+
+    def floats(self, name: str, rows: int, columns: int) -> Floats:
+        """As `ints`, of float64."""
+        return self._table(name, rows, columns, np.float64)
+
+    def _table(self, name: str, rows: int, columns: int, dtype: type[D]) -> NDArray[D]:
+        size, kept = rows * columns, self.of_policy.get(name)
+        if kept is None or kept.size < size:
+            kept = self.of_policy[name] = np.zeros(size + size // 4, dtype)
+        return cast(NDArray[D], kept[:size].reshape(rows, columns))
 
 
 def widened(table: Table, rows: int) -> Table:

@@ -19,6 +19,7 @@ from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.place.gang import copy_room
 from headway.policies.mlfs import hosts as h
+from headway.policies.mlfs import nearest as near
 from headway.policies.registry import make_policy
 from headway.testing.builders import JobSketch, cluster, job, place_ints, submissions, workload
 from headway.workloads.cluster import Cluster
@@ -50,27 +51,12 @@ def chosen(
     touched: Ints = np.zeros(4, np.int64)
     for i, (node, size) in enumerate(volumes.items()):
         K[h.K_VOLUME, node], touched[i] = size, node
-    node, mask = h.ideal_host(
-        500,
-        round(cpus * 1000),
-        GB,
-        0,
-        -1,
-        not_on,
-        False,
-        True,
-        True,
-        0.9,
-        900,
-        made.N,
-        made.C,
-        s.A,
-        U,
-        K,
-        L,
-        touched,
-        len(volumes),
-    )
+    F, S = np.empty((near.FLOATS, near.columns_of(nodes))), np.empty((near.SIZES, near.columns_of(nodes)), np.int64)
+    near.index_nodes(900, made.N, made.C, s.A, U, K, L, F, S)
+    node, mask = near.ideal_host(
+        500, round(cpus * 1000), GB, 0, -1, not_on, False, True, True, 0.9, 900, made.N, made.C, s.A, U, K, L, touched,
+        len(volumes), F, S,
+    )  # fmt: skip
     assert (mask != 0) == (node >= 0)
     return int(node)
 

@@ -27,18 +27,20 @@ from headway.policies.mlfs.hosts import (
     capacity,
     forget_volumes,
     gpu_overloaded,
-    ideal_host,
     load,
     load_all,
     node_overloaded,
     unbook,
 )
+from headway.policies.mlfs.nearest import count_slots, hopeless, ideal_host, index_nodes, no_slots, renew_node
 from headway.policies.ranks import KEY_MAX, pack
 
 STAYED, LEAVES, MOVED = 0, 1, 2
 """What becomes of a running task in this round."""
 SCORES_PER_UNIT = 100_000
 """Priorities are compared in steps of 1/100,000, so that the last bits of a sum decide nothing."""
+SIFT_MIN = 32
+"""Queues shorter than this are not sifted: counting the room costs more than trying the jobs."""
 H_FRAC, H_LOWEST, H_COOL_US = range(3)
 """Numbers of the pass: h_r; p_s, the share of the lowest tasks of overloaded GPUs that may leave; for how long a job that has
 just come up is not moved again (µs)."""
@@ -183,10 +185,12 @@ def by_priority(row: int, J: Table, T: Table, P: Floats, order: Ints) -> int:
 @kernel
 def host_job(
     row: int, sharing: bool, bandwidth: bool, h_r: float, room: int, J: Table, T: Table, N: Table, C: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, order: Ints, nodes: Ints, O: Table, OT: Table,
-    M: Ints,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, order: Ints, nodes: Ints,
+    O: Table, OT: Table, M: Ints,
 ) -> bool:  # fmt: skip
     """Give every task of a waiting job a host, or none. `nodes`: scratch, the node of each task of the job so far."""
+    if hopeless(row, sharing, J, T, C, F, S):
+        return False
     first, tasks, start = J[c.J_TASK0, row], J[c.J_TASKS, row], M[M_TASKS]
     count = by_priority(row, J, T, P, order)
     for i in range(tasks):
@@ -199,8 +203,9 @@ def host_job(
         shared = shares(row, t, sharing, J, T)
         talks = add_volumes(row, k, J, nodes, 0, K, touched) if bandwidth else 0
         node, mask = ideal_host(
-            milli, cpu, mem, net, J[c.J_KIND_MASK, row], -1, False, shared, bandwidth, h_r, room, N, C, A, U, K, L, touched, talks
-        )
+            milli, cpu, mem, net, J[c.J_KIND_MASK, row], -1, False, shared, bandwidth, h_r, room, N, C, A, U, K, L, touched,
+            talks, F, S,
+        )  # fmt: skip
         forget_volumes(K, touched, talks)
         if node < 0:
             break
@@ -209,6 +214,7 @@ def host_job(
         OT[start + k, 0], OT[start + k, 1], OT[start + k, 2] = node, mask, each
         load(1, node, mask, milli, cpu, mem, net, N, U, L)
         book(node, mask, each, cpu, mem, N, C, A, AB, L)
+        renew_node(node, room, N, C, A, U, K, L, F, S)
         done += 1
     if done == tasks:
         add_override(O, M, J, row, OP_PLACE, 0, start, tasks)
@@ -219,14 +225,15 @@ def host_job(
         o = start + t - first
         load(-1, OT[o, 0], OT[o, 1], T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t], N, U, L)
         unbook(OT[o, 0], OT[o, 1], OT[o, 2], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
+        renew_node(OT[o, 0], room, N, C, A, U, K, L, F, S)
     return False
 
 
 @kernel
 def move_tasks(
     row: int, sharing: bool, bandwidth: bool, h_r: float, room: int, J: Table, T: Table, N: Table, C: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, fate: Ints, order: Ints, nodes: Ints,
-    O: Table, OT: Table, M: Ints,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, fate: Ints, order: Ints,
+    nodes: Ints, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
     """Find hosts for the tasks of a job that leave theirs, and want the job there; those that find none stay. Returns how many
     tasks move."""
@@ -245,7 +252,7 @@ def move_tasks(
         talks = add_volumes(row, k, J, nodes, 0, K, touched) if bandwidth else 0
         node, mask = ideal_host(
             milli, T[c.T_CPU, t], T[c.T_MEM, t], net, J[c.J_KIND_MASK, row], T[c.T_NODE, t], True, shared, bandwidth, h_r, room,
-            N, C, A, U, K, L, touched, talks,
+            N, C, A, U, K, L, touched, talks, F, S,
         )  # fmt: skip
         forget_volumes(K, touched, talks)
         if node < 0 or (milli and popcount(mask) != popcount(T[c.T_MASK, t])):
@@ -256,9 +263,11 @@ def move_tasks(
             moved += 1
             unbook(T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_BOOK, t], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
             book(node, mask, T[c.T_BOOK, t], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
+            renew_node(T[c.T_NODE, t], room, N, C, A, U, K, L, F, S)
         nodes[k] = node
         OT[start + k, 0], OT[start + k, 1] = node, mask
         load_task(1, t, node, mask, T, N, U, L)
+        renew_node(node, room, N, C, A, U, K, L, F, S)
     if moved:
         add_override(O, M, J, row, OP_PLACE, 0, start, tasks)
         M[M_TASKS] = start + tasks
@@ -284,18 +293,49 @@ def free_milli(sharing: bool, room: int, N: Table, C: Ints, A: Table, L: Table) 
     return total
 
 
+@inner
+def room_of(H: Floats, C: Ints) -> int:
+    """What tasks that share may book, and use, of a GPU."""
+    return int(min(int(H[H_FRAC] * c.WHOLE), C[c.C_SHARE_LIMIT]))
+
+
+@kernel
+def sift(
+    keys: Ints, count: int, now: int, sharing: bool, H: Floats, J: Table, T: Table, N: Table, Q: Table, C: Ints, A: Table,
+    U: Table, K: Table, L: Table, F: Floats, S: Table, slots: Ints, leaving: Ints,
+) -> int:  # fmt: skip
+    """Index the nodes, and leave out keys of waiting jobs for which the GPUs have no room and which have been told so; returns
+    how many keys are left. Room only shrinks in a round, so they would not be placed and change nothing. The keys are in the
+    order of rows: a long queue is read from front to end once, and what is left is all that has to be sorted."""
+    if count:
+        index_nodes(room_of(H, C), N, C, A, U, K, L, F, S)
+    if count < SIFT_MIN:
+        return count
+    count_slots(room_of(H, C), N, C, A, L, S, slots)
+    kept = 0
+    for i in range(count):
+        row = keys[i] & ROW_MASK
+        told = leaving[row] == 0 and J[c.J_WHY, row] == R_NO_ROOM and J[c.J_HOLD, row] == 0
+        told = told and J[c.J_NOT_BEFORE, row] <= now and Q[c.Q_LIMIT, J[c.J_QUEUE, row]] < 0
+        if not (told and no_slots(row, sharing, J, T, S, slots)):
+            keys[kept] = keys[i]
+            kept += 1
+    return kept
+
+
 @kernel
 def mlf_h(
-    keys: Ints, count: int, now: int, sharing: bool, bandwidth: bool, H: Floats,
+    keys: Ints, count: int, hopeless_before: int, now: int, sharing: bool, bandwidth: bool, H: Floats,
     J: Table, T: Table, N: Table, G: Table, Q: Table, B: Table, C: Ints, planned: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, fate: Ints, order: Ints, nodes: Ints,
-    leaving: Ints, O: Table, OT: Table, M: Ints,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, fate: Ints, order: Ints,
+    nodes: Ints, leaving: Ints, O: Table, OT: Table, M: Ints,
 ) -> tuple[int, int]:  # fmt: skip
     """The allocation loop (§3.3.2) over sorted keys of waiting jobs and of jobs with leaving tasks (`leaving` by row). Returns
-    how many tasks moved and how many waiting jobs found no place. `mlf_h_leave` has run before and filled the loads."""
-    room = min(int(H[H_FRAC] * c.WHOLE), C[c.C_SHARE_LIMIT])
+    how many tasks moved and how many waiting jobs found no place, `hopeless_before` of which are not among the keys.
+    `mlf_h_leave` and `sift` have run before and filled the loads and the index."""
+    room = room_of(H, C)
     free = free_milli(sharing, room, N, C, A, L)
-    moved, unplaced, idle = 0, 0, True
+    moved, unplaced, idle = 0, hopeless_before, True
     for row in range(C[c.C_ROWS]):
         idle = idle and (J[c.J_PLACED, row] == 0 or J[c.J_PHASE, row] > STOPPING)
     for q in range(planned.shape[0]):
@@ -304,17 +344,42 @@ def mlf_h(
         row = keys[i] & ROW_MASK
         if leaving[row]:
             moved += move_tasks(
-                row, sharing, bandwidth, H[H_FRAC], room, J, T, N, C, A, AB, U, K, L, touched, P, fate, order, nodes, O, OT, M
+                row,
+                sharing,
+                bandwidth,
+                H[H_FRAC],
+                room,
+                J,
+                T,
+                N,
+                C,
+                A,
+                AB,
+                U,
+                K,
+                L,
+                F,
+                S,
+                touched,
+                P,
+                fate,
+                order,
+                nodes,
+                O,
+                OT,
+                M,
             )
             continue
         if not may_start(J, row, now, M) or not within_limit(J, Q, planned, row):
             continue
         need = smallest_need(J, row, sharing)
         placed = need <= free and host_job(
-            row, sharing, bandwidth, H[H_FRAC], room, J, T, N, C, A, AB, U, K, L, touched, P, order, nodes, O, OT, M
+            row, sharing, bandwidth, H[H_FRAC], room, J, T, N, C, A, AB, U, K, L, F, S, touched, P, order, nodes, O, OT, M
         )
         if idle and not placed:  # a job that asks for more than h_r of a node runs when nobody else does
-            placed = host_job(row, sharing, bandwidth, 1.0, room, J, T, N, C, A, AB, U, K, L, touched, P, order, nodes, O, OT, M)
+            placed = host_job(
+                row, sharing, bandwidth, 1.0, room, J, T, N, C, A, AB, U, K, L, F, S, touched, P, order, nodes, O, OT, M
+            )
         if placed:
             idle = False
             free -= need

@@ -1,4 +1,4 @@
-"""Where MLF-H puts a task: the host nearest to the ideal virtual one (MLFS §3.3.2), on that host's least-loaded GPU.
+"""What MLF-H knows of hosts: loads, bookings, traffic, and the GPU of a host that a task gets (MLFS §3.3.2).
 
 Loads are usages: measured where a task runs, requested where it does not yet. A GPU that is booked whole, or has one task only,
 is never overloaded (A30); a GPU in company takes another task while requests and usage stay within h_r.
@@ -10,7 +10,7 @@ from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import ALL_REDUCE, CUT_CHAIN, CUT_NONE, PARAMETER_SERVER, UP
 from headway.core.jit import ctz, inner, kernel, popcount
-from headway.place.gang import A_CPU, A_FREE, A_MASK, A_MEM, give_mask, lowest_bits, take_mask
+from headway.place.gang import A_FREE, A_MASK, give_mask, lowest_bits, take_mask
 
 U_GPU, U_CPU, U_MEM, U_NET = range(4)
 RESOURCES = 4
@@ -138,59 +138,6 @@ def gpu_for(node: int, milli: int, shared: bool, room: int, N: Table, A: Table, 
         if (empty or (L[L_BOOKED, g] + milli <= room and L[L_USED, g] + milli <= room)) and L[L_USED, g] < best_used:
             best, best_used = local, L[L_USED, g]
     return 1 << best if best >= 0 else 0
-
-
-@kernel
-def ideal_host(
-    milli: int, cpu: int, mem: int, net: int, kinds: int, not_on: int, moving: bool, shared: bool, bandwidth: bool,
-    h_r: float, room: int, N: Table, C: Ints, A: Table, U: Table, K: Table, L: Table, touched: Ints, count: int,
-) -> tuple[int, int]:  # fmt: skip
-    """The node nearest to the ideal virtual host that takes the task without being overloaded, and the GPUs there (a mask).
-
-    The ideal has the least load of each resource among the underloaded nodes, the largest volume with the task, and no loss by
-    the move. (−1, 0): no node takes the task.
-    """
-    low_gpu, low_cpu, low_mem, low_net = 1e30, 1e30, 1e30, 1e30
-    nodes = C[c.C_NODES]
-    for node in range(nodes):
-        if N[c.N_PHASE, node] != UP or K[K_OVER, node]:
-            continue
-        low_gpu = min(low_gpu, U[U_GPU, node] / capacity(N, U_GPU, node))
-        low_cpu = min(low_cpu, U[U_CPU, node] / capacity(N, U_CPU, node))
-        low_mem = min(low_mem, U[U_MEM, node] / capacity(N, U_MEM, node))
-        low_net = min(low_net, U[U_NET, node] / capacity(N, U_NET, node))
-    most = 0
-    if bandwidth:
-        for i in range(count):
-            if K[K_OVER, touched[i]] == 0 and N[c.N_PHASE, touched[i]] == UP:
-                most = max(most, K[K_VOLUME, touched[i]])
-    best, best_mask, best_far = -1, 0, 1e30
-    for node in range(nodes):
-        if N[c.N_PHASE, node] != UP or K[K_OVER, node] or node == not_on or A[A_CPU, node] < cpu or A[A_MEM, node] < mem:
-            continue
-        if milli and (kinds >> N[c.N_KIND, node]) & 1 == 0:
-            continue
-        cpu_u = U[U_CPU, node] / capacity(N, U_CPU, node)
-        mem_u = U[U_MEM, node] / capacity(N, U_MEM, node)
-        net_u = U[U_NET, node] / capacity(N, U_NET, node)
-        far = (U[U_GPU, node] / capacity(N, U_GPU, node) - low_gpu) ** 2 + (cpu_u - low_cpu) ** 2 + (mem_u - low_mem) ** 2
-        far += (net_u - low_net) ** 2
-        if most:
-            far += (K[K_VOLUME, node] / most - 1.0) ** 2
-        if moving:
-            move_s = mem / capacity(N, U_NET, node)
-            far += min(1.0, 0.1 * cpu_u * move_s / 3600.0) ** 2
-        if far >= best_far:
-            continue
-        if U[U_CPU, node] + cpu > h_r * capacity(N, U_CPU, node) or U[U_MEM, node] + mem > h_r * capacity(N, U_MEM, node):
-            continue
-        if U[U_NET, node] + net > h_r * capacity(N, U_NET, node):
-            continue
-        mask = gpu_for(node, milli, shared, room, N, A, L) if milli else 0
-        if milli and mask == 0:
-            continue
-        best, best_mask, best_far = node, mask, far
-    return best, best_mask
 
 
 @kernel

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.arrays import Floats, Ints
+from headway.core.arrays import Floats
 from headway.core.columns import ROW_MASK
 from headway.core.explain import Explanation
 from headway.core.plan import Plan
@@ -24,7 +24,8 @@ from headway.place.gang import Kernel
 from headway.place.quotas import has_quotas
 from headway.policies.mlfs import priority as p
 from headway.policies.mlfs.explain import explain_mlf_h
-from headway.policies.mlfs.heuristic import mlf_h, mlf_h_leave, queue_keys
+from headway.policies.mlfs.heuristic import mlf_h, mlf_h_leave, queue_keys, sift
+from headway.policies.mlfs.nearest import FLOATS, SIZES, SLOTS, columns_of
 from headway.policies.params import make_params, param
 from headway.policies.simple import place_in_order
 
@@ -101,28 +102,33 @@ class MlfH:
         if view.waiting == 0 and not (q.migration and st.C[c.C_RUNNING]):
             return draft.plan()
         quotas = has_quotas(st.Q)
-        ML, CP, P, top = np.empty(tasks), np.empty(tasks), np.empty(tasks), np.empty(rows)
-        ints = np.empty((4, tasks + 1), np.int64)
-        nexts, fate, pool, order = ints[0], ints[1], ints[2], ints[3]
-        bounds: Ints = np.empty(tasks + 1, np.int64)
-        leaving, keys = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        U, K, L = np.empty((4, nodes), np.int64), np.empty((4, nodes), np.int64), np.empty((3, st.G.shape[1]), np.int64)
-        touched: Ints = np.empty(nodes + 1, np.int64)
+        ML, CP, P = s.floats("mlf-h tasks", 3, tasks)
+        top, keys, leaving = s.floats("mlf-h top", 1, rows)[0], *s.ints("mlf-h rows", 2, rows)
+        nexts, fate, pool, order, bounds = s.ints("mlf-h lists", 5, tasks + 1)
+        U, K = s.ints("mlf-h loads", 4, nodes), s.ints("mlf-h marks", 4, nodes)
+        L, touched = s.ints("mlf-h gpus", 3, st.G.shape[1]), s.ints("mlf-h touched", 1, nodes + 1)[0]
+        F, S = s.floats("mlf-h index", FLOATS, columns_of(nodes)), s.ints("mlf-h sizes", SIZES, columns_of(nodes))
+        slots = s.ints("mlf-h slots", 1, 2 * SLOTS)[0]
         p.priorities(view.now_us, self.weights, st.J, st.T, st.C, ML, CP, bounds, P, top)
         mlf_h_leave(
             view.now_us, q.migration and not quotas, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.B, st.C,
             s.A, s.AB, U, K, L, nexts, touched, P, fate, pool, leaving,
         )  # fmt: skip
         count = queue_keys(st.J, st.T, st.C, top, P, leaving, fate, keys)
-        ranked = keys[:count]
-        ranked.sort()
         if quotas:
+            ranked = keys[:count]
+            ranked.sort()
             within = place_in_order(view, ranked & ROW_MASK, int(Kernel.CONSOLIDATED), "skip", 0, q.sharing)
             within.wake_at_us(view.now_us)
             return within.plan()
+        left = sift(
+            keys, count, view.now_us, q.sharing, self.limits, st.J, st.T, st.N, st.Q, st.C, s.A, U, K, L, F, S, slots, leaving
+        )
+        ranked = keys[:left]
+        ranked.sort()
         _, unplaced = mlf_h(
-            ranked, count, view.now_us, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned,
-            s.A, s.AB, U, K, L, touched, P, fate, order, bounds, leaving, s.O, s.OT, s.M,
+            ranked, left, count - left, view.now_us, q.sharing, q.bandwidth, self.limits, st.J, st.T, st.N, st.G, st.Q, st.B,
+            st.C, s.planned, s.A, s.AB, U, K, L, F, S, touched, P, fate, order, bounds, leaving, s.O, s.OT, s.M,
         )  # fmt: skip
         if unplaced or view.state.C[c.C_RUNNING]:
             draft.wake_at_us(view.now_us)
