@@ -456,7 +456,7 @@ class TaskwiseMlfH(MlfH):
             keys, made, q.sharing, q.bandwidth, h_r, room, st.J, st.T, st.N, st.Q, st.C, s.planned, s.A, s.AB, U, K, L, touched,
             P, fate, order, on, leaving, B, W, s.O, s.OT, s.M,
         )  # fmt: skip
-        if starts == 0 and count:
+        if count:
             kept = B.copy(), W.copy()
             winner = let_through(
                 jobs, count, q.detector, q.sharing, q.bandwidth, h_r, room, st.J, st.T, st.N, st.Q, st.C, s.planned, s.A, s.AB, U,
@@ -468,7 +468,7 @@ class TaskwiseMlfH(MlfH):
                 reason = R_DEADLOCK if W[W_LOST].any() else 0
                 tell_places(winner, OP_PLACE, reason, q.sharing, st.J, st.T, B, s.O, s.OT, s.M)
                 W[W_STATE, winner] = STARTS
-                starts = 1
+                starts += 1
         tell(q.sharing, st.J, st.T, st.C, s.AB, B, W, s.O, s.OT, s.M)
         if starts or st.C[c.C_RUNNING]:
             draft.wake_at_us(view.now_us)
