@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from tests.core.dense import GB, US, Desk, random_desk, random_plan
 
