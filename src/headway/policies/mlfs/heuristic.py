@@ -90,7 +90,7 @@ def candidates(
     P: Floats, fate: Ints, pool: Ints,
 ) -> int:  # fmt: skip
     """The tasks that may leave a node, in `pool`: with an overloaded GPU the lowest share p_s (at least one) of the tasks on such
-    GPUs, else of all (A9); only of jobs that have been up for a while."""
+    GPUs, else the lowest share of all (A9); only of jobs that have been up for a while."""
     size = 0
     t = K[K_HEAD, node]
     while t >= 0:
