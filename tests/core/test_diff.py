@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from tests.core.dense import GB, US, Desk, random_desk, random_plan
 
@@ -374,6 +375,24 @@ def test_the_same_reason_again_is_nothing() -> None:
     desk = fresh(1)
     assert do(desk, lambda d: d.why(0, Reason.NO_ROOM, 1, 0)) == [(K.WHY, 0)]
     assert do(desk, lambda d: d.why(0, Reason.NO_ROOM, 1, 0)) == []
+
+
+def test_a_reason_may_carry_the_places_of_an_incomplete_gang() -> None:
+    """Then it is told each time, in the order of the jobs, before the starts; nothing is wanted there by it."""
+    desk = fresh(2)
+    draft = desk.draft()
+    draft.place(1, [0], [[3]])
+    draft.why(0, Reason.GANG_INCOMPLETE, 1, 2)
+    plan = draft.plan()
+    plan.places = np.concatenate([plan.places, np.array([[0, 4, 1000], [-1, 0, 0]])])
+    plan.overrides[1, [c.O_TASK0, c.O_TASKS]] = 1, 2
+    again = plan.copy()
+    batch = desk.diff(plan)
+    assert batch.kinds() == [K.WHY, START, ROUND]
+    assert [payload.tolist() for payload in batch.payloads()] == [[0, 4, 1000, -1, 0, 0], [0, 8, 1000], []]
+    desk.do(plan)
+    assert desk.diff(again).kinds() == [K.WHY]
+    assert desk.get(0, "why") == Reason.GANG_INCOMPLETE and desk.get(0, "placed") == 0 and desk.gpu(2, "booked") == 0
 
 
 def test_a_finish_again_is_nothing() -> None:

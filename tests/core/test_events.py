@@ -46,6 +46,7 @@ def test_events_with_a_place_or_a_payload_say_so() -> None:
         K.COMPLETED,
         K.USAGE,
         K.ESTIMATED,
+        K.WHY,
     }
 
 

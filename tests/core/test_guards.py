@@ -289,6 +289,8 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
          "test_diff: test_a_free_place_is_started_at_once()"),
         ("a released job that runs is stopped", "K_STOP if runs else K_UNWANTED, job", "K_UNWANTED, job", "test_diff: test_release_in_each_phase()"),
         ("a rule in force is not set again", " and J[c.J_RULE_IN_FORCE, row] != O[i, c.O_A]", "", "test_plan: test_finish_and_rule_end_to_end()"),
+        ("a reason with places is always news", "if news or O[i, c.O_TASKS]:", "if news:",
+         "test_diff: test_a_reason_may_carry_the_places_of_an_incomplete_gang()"),
         ("the round mark stands where something moved", "if moved:\n", "if True:\n", "test_diff: test_the_round_mark_counts_the_overrides_and_stands_only_where_something_moved()"),
         ("a job that must go is stopped if it runs", "kind = K_STOP if runs else K_UNWANTED", "kind = K_UNWANTED",
          "test_apply: test_a_lost_node_stops_the_jobs_on_it('running')"),

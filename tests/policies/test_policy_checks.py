@@ -36,6 +36,7 @@ SPECS = {
         "tiresias:threshold=60,skew=0.5",
         "tiresias:threshold=60,sharing=true",
     ),
+    "mlf-h": ("mlf-h", "mlf-h:placement=task", "mlf-h:placement=task,sharing=false,protect=0.5,cool_down=5"),
     "graphene": ("graphene", "graphene:sharing=true", "graphene:preempt=false,sharing=true,unfit=backfill"),
     "slaq": ("slaq", "slaq:sharing=true"),
     "gandiva": ("gandiva:slice=7", "gandiva:slice=30,sharing=true,cool_down=5,trial=2", "gandiva:slice=20,affinity=false"),

@@ -120,7 +120,7 @@ def _figures(run: Run, workload: str) -> Json:
 
 
 def _extra(outcome: Outcome) -> Json:
-    """Quantiles of the completion times (every per cent, by nearest rank), and who ended early."""
+    """Quantiles of the completion times (every per cent, by nearest rank), deadlocks, and who ended early."""
     M = outcome.metrics.M[outcome.metrics.M[:, M_PHASE] != -1]
     done = M[M[:, M_PHASE] == Phase.COMPLETED]
     jct = np.sort(done[:, M_END] - done[:, M_SUBMITTED])
@@ -128,5 +128,6 @@ def _extra(outcome: Outcome) -> Json:
     return {
         "jct_quantiles_s": (jct[ranks] / US_PER_S).tolist() if len(jct) else [],
         "jct_under_100min_frac": float(np.count_nonzero(jct < SLOW_S * US_PER_S)) / len(M) if len(M) else None,
+        "deadlocks": outcome.metrics.deadlocks,
         "early_stops": int(np.count_nonzero(done[:, M_FINISHING] == Reason.EARLY_STOP)),
     }

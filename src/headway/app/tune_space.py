@@ -43,7 +43,7 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The policy as given, what is searched, and the parameters left out for want of a range."""
+    """The policy as given, what is searched, and the parameters left out: those that a person has to give a range."""
 
     parts: tuple[Part, ...]
     dimensions: tuple[Dimension, ...]
@@ -77,6 +77,8 @@ def find_space(policy: str, asked: Iterable[str]) -> Space:
         text = _text(default)
         if name in given:
             dimensions.append(_from_text(name, given[name], default, meta))
+        elif not meta["tuned"]:
+            left_out.append(name)
         elif meta["choices"]:
             dimensions.append(Dimension(name, text, choices=tuple(meta["choices"])))
         elif isinstance(default, bool):

@@ -46,6 +46,8 @@ WORDS = {
     Reason.TRIAL: "it is on trial",
     Reason.UNKNOWN_QUEUE: "its queue does not exist",
     Reason.RETRIES_SPENT: "it failed too often",
+    Reason.GANG_INCOMPLETE: "some of its tasks have places, and it starts when all have",
+    Reason.DEADLOCK: "jobs held places and waited for each other, and one of them was let through",
 }
 
 

@@ -68,6 +68,8 @@ class Reason(IntEnum):
     TRIAL = 21
     UNKNOWN_QUEUE = 22
     RETRIES_SPENT = 23
+    GANG_INCOMPLETE = 24
+    DEADLOCK = 25
 
     @property
     def word(self) -> str:

@@ -122,8 +122,10 @@ def diff_plan(
         elif op == OP_RULE and J[c.J_RULE_IN_FORCE, row] != O[i, c.O_A]:
             n = put(E, n, now, K_RULE, job, attempt, O[i, c.O_A], 0, 0, 0)
         elif op == OP_WHY:
-            if J[c.J_WHY, row] != O[i, c.O_REASON] or J[c.J_WHY_A, row] != O[i, c.O_A] or J[c.J_WHY_B, row] != O[i, c.O_B]:
+            news = J[c.J_WHY, row] != O[i, c.O_REASON] or J[c.J_WHY_A, row] != O[i, c.O_A] or J[c.J_WHY_B, row] != O[i, c.O_B]
+            if news or O[i, c.O_TASKS]:
                 n = put(E, n, now, K_WHY, job, attempt, O[i, c.O_REASON], O[i, c.O_A], O[i, c.O_B], 0)
+                at = put_place(E, n - 1, pool, at, O, i, OT)
             continue
         moved = moved or n > before
     for k in range(count):

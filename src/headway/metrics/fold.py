@@ -25,8 +25,10 @@ from headway.core.codes import (
     K_STOP,
     K_STOPPED,
     K_SUBMITTED,
+    K_WANTED,
     QUEUED,
     R_CANCELLED,
+    R_DEADLOCK,
     R_EARLY_STOP,
     R_MIGRATED,
     R_PREEMPTED,
@@ -58,8 +60,8 @@ COLUMNS = len(COLUMN_NAMES)
 ) = range(COLUMNS)  # fmt: skip
 
 # --- A: figures of the whole run ----------------------------------------------------------------------------------
-A_JOBS, A_LIVE, A_QUEUED, A_QUEUED_MAX, A_CLOCK_MS, A_LIVE_MS, A_QUEUED_MS, A_ROOM = range(8)
-FIGURES = 8
+A_JOBS, A_LIVE, A_QUEUED, A_QUEUED_MAX, A_CLOCK_MS, A_LIVE_MS, A_QUEUED_MS, A_ROOM, A_DEADLOCKS = range(9)
+FIGURES = 9
 
 
 @kernel
@@ -145,6 +147,8 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
         at += size
         if kind < K_SUBMITTED or kind > K_FAILED:
             continue
+        if (kind == K_START or kind == K_WANTED) and E[i, c.E_A] == R_DEADLOCK:
+            A[A_DEADLOCKS] += 1
         t = E[i, c.E_T]
         if kind == K_SUBMITTED:
             if job >= M.shape[0]:
@@ -291,6 +295,11 @@ class MetricsFold:
         """One column of the jobs that have been submitted, by number."""
         values: Ints = self.M[self.M[:, M_PHASE] != UNKNOWN, index]
         return values
+
+    @property
+    def deadlocks(self) -> int:
+        """How often jobs that held places and waited for each other had to be told apart (`docs/journal.md`)."""
+        return int(self.A[A_DEADLOCKS])
 
     def summary(self, gpus: int) -> Summary:
         """The figures of the run so far, on a cluster of so many GPUs."""

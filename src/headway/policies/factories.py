@@ -11,6 +11,7 @@ from headway.policies.graphene import Graphene, GrapheneParams
 from headway.policies.hypersched import HyperSched, HyperSchedParams
 from headway.policies.mlfs.load_control import LoadControlParams, with_load_control
 from headway.policies.mlfs.policy import MlfH, MlfHParams, mlf_h_params
+from headway.policies.mlfs.taskwise import TaskwiseMlfH
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
 from headway.policies.slaq import Slaq, SlaqParams
@@ -76,7 +77,12 @@ def borg_fair() -> Entry:
 
 def mlf_h() -> Entry:
     doc = (MlfH.__doc__ or "").strip().splitlines()[0]
-    return Entry("mlf-h", doc, describe(MlfHParams), lambda words: MlfH(mlf_h_params(words)), preempts=True)
+
+    def make(words: dict[str, str]) -> Policy:
+        params = mlf_h_params(words)
+        return TaskwiseMlfH(params) if params.placement == "task" else MlfH(params)
+
+    return Entry("mlf-h", doc, describe(MlfHParams), make, preempts=True)
 
 
 def beside_mlf_c(inner: Policy, words: dict[str, str]) -> Policy:

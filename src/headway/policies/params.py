@@ -13,9 +13,11 @@ P = TypeVar("P")
 PLACEMENTS = {kernel.name.lower().replace("_", "-"): int(kernel) for kernel in Kernel}
 
 
-def param(default: Any, doc: str, *, low: float = 0, high: float = 1e12, choices: tuple[str, ...] = ()) -> Any:
-    """A field of a parameters class: its default, what it means, and what is allowed."""
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
+def param(
+    default: Any, doc: str, *, low: float = 0, high: float = 1e12, choices: tuple[str, ...] = (), tuned: bool = True
+) -> Any:  # fmt: skip
+    """A field of a parameters class: its default, what it means, what is allowed, and whether `headway tune` searches it."""
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices, "tuned": tuned})
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def described(plan: Plan, job_of: dict[int, int] | None = None, node_of: dict[in
     for entry in plan.overrides.tolist():
         entry = list(entry)
         places: list[tuple[int, int, int]] = []
-        if entry[c.O_OP] == Op.PLACE:
+        if entry[c.O_OP] in (Op.PLACE, Op.WHY):
             first = entry[c.O_TASK0]
             places = [(nodes.get(n, n), mask, milli) for n, mask, milli in plan.places[first : first + entry[c.O_TASKS]].tolist()]
         entry[c.O_JOB] = jobs.get(entry[c.O_JOB], entry[c.O_JOB])

@@ -79,7 +79,7 @@ def test_the_load_of_a_cluster_by_hand() -> None:
     where = cluster([4, 4], cpus=6, memory_bytes=10**12, network_bytes_per_s=10**9)
     made = state(where, [job("a", 3, cpus=1)], running={"a": [(0, [0]), (0, [1]), (0, [2])]})
     assert mean_load(made, "rms") == pytest.approx(0.4507 / 2, abs=1e-4)
-    assert mean_load(made, "raw") == pytest.approx(0.9014 / 2, abs=1e-4)
+    assert mean_load(made, "l2") == pytest.approx(0.9014 / 2, abs=1e-4)
 
 
 def test_queued_jobs_mean_overload_once_they_have_waited_a_tick_and_fit_nowhere() -> None:

@@ -41,9 +41,9 @@ SCORES_PER_UNIT = 100_000
 """Priorities are compared in steps of 1/100,000, so that the last bits of a sum decide nothing."""
 SIFT_MIN = 32
 """Queues shorter than this are not sifted: counting the room costs more than trying the jobs."""
-H_FRAC, H_LOWEST, H_COOL_US = range(3)
+H_FRAC, H_LOWEST, H_COOL_US, H_OTHERS = range(4)
 """Numbers of the pass: h_r; p_s, the share of the lowest tasks of overloaded GPUs that may leave; for how long a job that has
-just come up is not moved again (µs)."""
+just come up is not moved again (µs); the share of the lowest tasks that may leave for another overloaded resource."""
 
 
 @inner
@@ -92,7 +92,7 @@ def candidates(
     P: Floats, fate: Ints, pool: Ints,
 ) -> int:  # fmt: skip
     """The tasks that may leave a node, in `pool`: with an overloaded GPU the lowest share p_s (at least one) of the tasks on such
-    GPUs, else all; only of jobs that have been up for a while."""
+    GPUs, else the lowest share of all (A9); only of jobs that have been up for a while."""
     size = 0
     t = K[K_HEAD, node]
     while t >= 0:
@@ -113,9 +113,7 @@ def candidates(
             pool[k] = t
             size += 1
         t = nexts[t]
-    if hot and size:
-        return max(int(size * H[H_LOWEST]), 1)
-    return size
+    return max(int(size * (H[H_LOWEST] if hot else H[H_OTHERS])), 1) if size else 0
 
 
 @kernel

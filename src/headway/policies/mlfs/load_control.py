@@ -38,6 +38,7 @@ NEAR_REQUIRED = 0.03
 """From so little below the required accuracy on, the curve is refitted often; before that, at every tenth of the run."""
 SPARSE_FRAC = 0.1
 MOVES = (Op.PLACE, Op.RELEASE, Op.FINISH)
+NO_PLACE = (Reason.NO_ROOM, Reason.GANG_INCOMPLETE, Reason.DEADLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class LoadControlParams:
     downgrade: bool = param(True, "under overload, put a stop rule into force that the owner allows and that saves iterations")
     h_s: float = param(0.9, "mean load of the servers above which the cluster is overloaded", high=2)
     norm: str = param(
-        "rms", "load of a server from its four usages (A6): root mean square, or their plain norm", choices=("rms", "raw")
+        "rms", "load of a server from its four usages (A6): root mean square, or their plain L2 norm", choices=("rms", "l2")
     )
     queue: str = param(
         "fit", "which queued jobs mean overload (A7): whose gang does not fit, any, none", choices=("fit", "any", "none")
@@ -143,8 +144,8 @@ def overloaded(st: State, plan: Plan, now_us: int, q: LoadControlParams) -> tupl
         return False, wake
     if q.queue == "any":
         return True, wake
-    told = set(O[(O[:, c.O_OP] == Op.WHY) & (O[:, c.O_REASON] == Reason.NO_ROOM), c.O_ROW].tolist())
-    no_room = (J[c.J_WHY] == Reason.NO_ROOM) | np.isin(np.arange(rows), list(told))
+    told = set(O[(O[:, c.O_OP] == Op.WHY) & np.isin(O[:, c.O_REASON], NO_PLACE), c.O_ROW].tolist())
+    no_room = np.isin(J[c.J_WHY], NO_PLACE) | np.isin(np.arange(rows), list(told))
     return bool((waits & (no_room | (needed_milli(J) > free_milli(st, plan)))).any()), wake
 
 

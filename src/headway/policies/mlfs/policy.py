@@ -44,6 +44,7 @@ class MlfHParams:
     gamma_w: float = param(0.35, "weight of the waiting time (Eq. 4)", high=1e6)
     h_r: float = param(0.9, "usage from which a resource is overloaded", low=0.05, high=1)
     p_s: float = param(0.1, "share of the lowest tasks on overloaded GPUs that may leave", high=1)
+    protect: float = param(0.0, "share of the highest tasks that no other overloaded resource moves (A9)", high=1)
     dag_mode: str = param("unique", "how dependents count (A5)", choices=tuple(DAG_MODES))
     normalize: bool = param(True, "scale PML and PC to 0…1 over all live tasks before Eq. 6 (A3)")
     time_unit: str = param("hour", "unit of the times in Eq. 4 (A3)", choices=tuple(TIME_UNITS))
@@ -53,6 +54,8 @@ class MlfHParams:
     bandwidth: bool = param(True, "traffic counts where a task goes and which leaves (A11)")
     urgency: bool = param(True, "urgency counts in Eq. 2")
     deadline: bool = param(True, "the deadline counts in Eq. 4")
+    placement: str = param("job", "what is given places: whole jobs, or task by task", choices=("job", "task"), tuned=False)
+    detector: bool = param(True, "with placement=task, jobs that wait for each other's places are told apart", tuned=False)
     cool_down: float = param(300.0, "seconds for which a job that has just come up is not moved (A10)")
     tuned: bool = param(False, "take what tuning on development seeds found, where nothing else is given")
 
@@ -93,7 +96,7 @@ class MlfH:
         W[p.W_URGENCY], W[p.W_NORMALIZE] = q.urgency, q.normalize
         W[p.W_DAG], W[p.W_LATE] = DAG_MODES[q.dag_mode], LATE_MODES[q.late]
         object.__setattr__(self, "weights", W)
-        object.__setattr__(self, "limits", np.array([q.h_r, q.p_s, q.cool_down * US]))
+        object.__setattr__(self, "limits", np.array([q.h_r, q.p_s, q.cool_down * US, 1.0 - q.protect]))
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         draft = view.draft()
