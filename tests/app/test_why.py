@@ -336,7 +336,7 @@ def controlled(folder: Path, policy: str = "fifo+mlf-c") -> Path:
 
 
 def test_what_load_control_would_do_with_a_running_job_and_when(tmp_path: Path) -> None:
-    """At 540 s the other job queues, so the required 0.82 (and the slack of 0.002) is enough: after about 90 iterations of 10 s."""
+    """At 540 s the other job queues, so the required 0.82 (and the slack of 0.002) is enough: after some 90 iterations."""
     told = ask(controlled(tmp_path), "0", "540")
     stop, words = told["stop"], text(told)
     assert (stop["overloaded"], stop["now"]["rule"], stop["chosen"], stop["done"]) == (True, "accuracy", "optstop", False)
