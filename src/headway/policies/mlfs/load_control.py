@@ -285,15 +285,15 @@ def due(J: Table, curve: Floats, required: Floats, q: LoadControlParams) -> Bool
 
 
 def extended(overrides: Table, st: State, done: Ints, ruled: Ints, rule: Ints) -> Table:
-    """The plan's overrides without moves of jobs that have done enough, with their end, and with the changes of rules."""
+    """The plan's overrides without moves of jobs that have done enough, with the changes of rules, and then with their end."""
     if len(done) == 0 and len(ruled) == 0:
         return overrides
     kept = overrides[~(np.isin(overrides[:, c.O_ROW], done) & np.isin(overrides[:, c.O_OP], MOVES))]
-    more = np.zeros((len(done) + len(ruled), c.OVERRIDE), np.int64)
-    more[:, c.O_ROW] = np.concatenate([done, ruled])
+    more = np.zeros((len(ruled) + len(done), c.OVERRIDE), np.int64)
+    more[:, c.O_ROW] = np.concatenate([ruled, done])
     more[:, c.O_JOB] = st.J[c.J_ID, more[:, c.O_ROW]]
-    more[: len(done), c.O_OP], more[: len(done), c.O_REASON] = Op.FINISH, Reason.EARLY_STOP
-    more[len(done) :, c.O_OP], more[len(done) :, c.O_A] = Op.RULE, rule[ruled]
+    more[: len(ruled), c.O_OP], more[: len(ruled), c.O_A] = Op.RULE, rule[ruled]
+    more[len(ruled) :, c.O_OP], more[len(ruled) :, c.O_REASON] = Op.FINISH, Reason.EARLY_STOP
     return np.concatenate([kept, more])
 
 
