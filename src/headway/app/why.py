@@ -222,7 +222,8 @@ def look(view: ClusterView, memo: Any, chosen: Chosen, number: int, history: Job
     job = view.job(number)
     explains = hasattr(policy, "explain")
     explained: Explanation = policy.explain(view, memo, number) if explains else by_arrival(view, number)
-    kernel = int(getattr(getattr(policy, "params", None), "kernel", Kernel.CONSOLIDATED))
+    places = getattr(policy, "inner", policy)
+    kernel = int(getattr(getattr(places, "params", None), "kernel", Kernel.CONSOLIDATED))
     queued = job.phase == Phase.QUEUED
     stop = policy.outlook(view, memo, number) if hasattr(policy, "outlook") else None
     return {
