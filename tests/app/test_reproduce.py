@@ -117,6 +117,7 @@ def test_the_report_and_its_numbers(tmp_path: Path) -> None:
     found = {(of["table"], of["method"], of["jobs"]): of for of in stress["results"]}
     assert found["paper", "mlf-h", 20]["policy"] == "mlf-h" and found["paper", "mlf-h", 20]["avg_jct_s"] > 0
     assert all(claim["verdict"] == "can't" for claim in stress["claims"] if claim["kind"] != "x")  # one seed tells nothing
+    assert stress["split"][-1]["policy"] == "mlf-h+mlf-c:queue=always", "the queue trick is told"
     assert 0 < stress["avg_jct_bound_s"]["20"] <= found["paper", "fifo", 20]["avg_jct_s"]
     json.dumps(numbers, allow_nan=False)
 

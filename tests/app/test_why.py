@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.policies.mlfs.known_curves import load_of
 
 from headway.app import why as use_case
 from headway.app.simulate import about
@@ -265,6 +266,99 @@ def test_a_plateau_and_a_divergence_are_signs() -> None:
 def test_no_reports_at_all_and_nan() -> None:
     assert curve([])["status"] == "no-data" and curve([])["of"] is None
     assert curve([float("nan")] * 5)["status"] == "no-data"
+    assert curve([float("nan")] * 5)["words"] == "it has reported 5 times, never a finite loss or accuracy"
+
+
+def test_a_loss_that_turns_to_nan_is_a_divergence() -> None:
+    told = curve([1 / (0.1 * k + 1) + 0.2 for k in range(1, 31)] + [float("nan")] * 4)
+    assert (told["sign"], told["loss"]["missing"]) == ("divergence", 4)
+    assert told["words"] == "no progress: divergence; its last 4 reports have no finite value (loss)"
+
+
+def test_a_loss_that_rises_after_it_fell_is_a_divergence() -> None:
+    """From 2.2 to 0.5, then up by 0.1 a report: the fitted curve still says that it improves."""
+    told = curve([2.2 - 0.1 * k for k in range(18)] + [0.5 + 0.1 * k for k in range(6)])
+    assert told["sign"] == "divergence" and told["loss"]["worse_by"] == pytest.approx(0.4, abs=0.11)
+    assert told["loss"]["best"] == 0.5 and told["loss"]["change"] > 0
+    assert curve([2.2 - 0.1 * k for k in range(18)] + [0.55])["sign"] is None, "one report is none"
+
+
+def test_a_loss_that_diverges_while_the_accuracy_rises() -> None:
+    k = np.arange(1.0, 31)
+    loss, accuracy = np.abs(k - 12) / 12 + 0.3, 0.9 - 0.8 / (1 + 0.2 * k)
+    told = progress(JobHistory(k=k, loss=loss, accuracy=accuracy, units_total=100.0, units_done=30.0))
+    assert (told["of"], told["sign"], told["accuracy"]["sign"], told["loss"]["sign"]) == (
+        "accuracy",
+        "divergence",
+        None,
+        "divergence",
+    )
+    assert told["words"].endswith("(loss)")
+
+
+def test_noise_alone_is_no_divergence() -> None:
+    noise = np.random.default_rng(7).uniform(-0.01, 0.01, (200, 60))
+    k = np.arange(1.0, 61)
+    told = [curve((3 * (0.9 - 0.8 * (1 - (1 + 0.3 * k) ** -1.2)) + each).tolist())["sign"] for each in noise]
+    assert told.count("divergence") == 0
+
+
+def reports(path: Path, number: int, accuracy: bool) -> Path:
+    """The journal of a run of one job with reports of our own: its loss falls to 0.5 at 10 units, and then rises."""
+    recorded_ = use_case.read_journal(path)
+    started = int(np.flatnonzero(recorded_.batch.records[:, c.E_KIND] == EventKind.STARTED)[0])
+    out = EventBuffer()
+    out.extend(recorded_.batch.cut(0, started + 1))
+    for k in range(1, 31):
+        loss = 0.5 + 0.05 * abs(k - 10)
+        out.add(k * 10 * US, EventKind.OBSERVED, number, 1, a=k, b=round(loss * 1e9), c=round(k * 1e4) if accuracy else c.NOTHING)
+    path.write_bytes(encode(out.take(), run=recorded_.run))
+    return path
+
+
+@pytest.mark.parametrize("policy", ["fifo", "tiresias", "fifo+mlf-c"])
+def test_no_progress_is_seen_under_any_policy_though_nothing_is_stopped(policy: str, tmp_path: Path) -> None:
+    path = reports(recorded(tmp_path, policy, [job("a", 1, 1000, units=100)]), 0, accuracy=False)
+    told = ask(path, "a", "300")
+    assert (told["phase"], told["progress"]["sign"], told["progress"]["of"]) == ("running", "divergence", "loss")
+    assert told["progress"]["loss"]["worse_by"] == pytest.approx(1.0, abs=0.11)
+    assert "no progress: divergence; it is worse than its best by" in text(told) and "loss +" in text(told)
+    assert ask(path, "a", "100")["progress"]["sign"] is None
+    assert (told["stop"] is not None) == policy.endswith("mlf-c")
+
+
+# -- load control ---------------------------------------------------------------------------------------------------
+def controlled(folder: Path, policy: str = "fifo+mlf-c") -> Path:
+    """Two jobs with known curves on one GPU (`load_of`)."""
+    load, place, chosen = load_of(2), cluster([1]), choose(policy)
+    simulate(load, place, chosen.policy, journal=folder / "c.journal", about=about(chosen, load, place, 0, 60.0))
+    return folder / "c.journal"
+
+
+def test_what_load_control_would_do_with_a_running_job_and_when(tmp_path: Path) -> None:
+    """At 540 s the other job queues, so the required 0.82 (and the slack of 0.002) is enough: after some 90 iterations."""
+    told = ask(controlled(tmp_path), "0", "540")
+    stop, words = told["stop"], text(told)
+    assert (stop["overloaded"], stop["now"]["rule"], stop["chosen"], stop["done"]) == (True, "accuracy", "optstop", False)
+    assert stop["now"]["accuracy"] == pytest.approx(0.822) and stop["now"]["in_s"] == pytest.approx(390, abs=250)
+    assert (
+        "stop    rule in force accuracy: the accuracy it requires (the owner's: optstop, accuracy allowed under overload)"
+        in words
+    )
+    assert "it ends at accuracy 0.8220, after about" in words and "the cluster is overloaded" in words
+
+
+def test_why_load_control_ended_a_job(tmp_path: Path) -> None:
+    path = controlled(tmp_path)
+    told = ask(path, "0", "1500")
+    assert (told["phase"], told["reason"]["word"]) == ("completed", "early-stop")
+    stop = told["stop"]
+    assert stop["done"] and stop["overloaded"] and stop["now"]["rule"] == "accuracy" and stop["accuracy"] >= 0.822
+    assert stop["at_s"] == told["ended_s"] and told["accuracy"] >= told["required"] == 0.82
+    assert "it had done enough: accuracy 0.8220" in text(told) and "0.82 was required" in text(told)
+    alone = ask(path, "1", str(use_case.read_journal(path).batch.records[-1, c.E_T] / US))
+    assert alone["stop"]["now"]["rule"] == "optstop" and not alone["stop"]["overloaded"] and alone["stop"]["done"]
+    assert ask(path, "0", "1500", policy="fifo")["stop"] is None
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

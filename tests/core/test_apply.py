@@ -198,6 +198,7 @@ def test_the_table_names_every_event_of_a_job() -> None:
         K.ROUND,
         K.ESTIMATE_REQUESTED,
         K.ESTIMATED,
+        K.EVALUATED,
     }
     of_the_cluster = {K.NAMED, K.NODE_ADDED, K.NODE_UP, K.NODE_DOWN, K.NODE_DRAINING, K.QUEUE_SET, K.CLUSTER_SET, K.EPOCH}
     assert kinds | elsewhere | of_the_cluster == set(EventKind)
@@ -207,6 +208,16 @@ def test_a_gang_that_has_come_up_cannot_fail_to_start() -> None:
     desk = desk_with("running")
     with pytest.raises(InvariantError):
         emit(desk, K.START_FAILED, 0)
+
+
+@pytest.mark.parametrize("where", ["queued", "running", "stopping"])
+def test_how_good_an_ended_job_was_changes_nothing(where: str) -> None:
+    """Not even of a job that is not there."""
+    desk = desk_with(where)
+    before = tables(desk)
+    for number in (0, 77):
+        desk.emit(K.EVALUATED, number, 1, payload=[0, 900_000, 900_000], t=9 * US)
+    assert tables(desk) == before and desk.count("stale") == 0 and desk.count("now") == 9 * US
 
 
 # -- stale and impossible ------------------------------------------------------------------------------------------
@@ -280,7 +291,7 @@ def test_what_cannot_be_raises_with_the_sentence_and_the_story(what: str) -> Non
     assert error.value.code == code and re.search(r"event \w+ at -?\d+ µs for attempt -?\d+; the job is ", str(error.value))
 
 
-@pytest.mark.parametrize("kind", [0, 15, 40])
+@pytest.mark.parametrize("kind", [0, 15, 41])
 def test_a_kind_that_is_not_there_is_an_invariant_too(kind: int) -> None:
     desk = desk_with("running")
     with pytest.raises(InvariantError):

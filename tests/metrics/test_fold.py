@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headway.core import columns as c
 from headway.core.columns import EventKind, Phase, Reason
 from headway.core.events import EventBatch, EventBuffer
-from headway.metrics.fold import COLUMN_NAMES, MetricsFold
+from headway.metrics.fold import COLUMN_NAMES, M_ACCURACY, M_ACCURACY_DUE, MetricsFold
 from headway.workloads.schema import plain_spec, set_workers
 
 S = 1_000_000
@@ -56,6 +56,23 @@ class Journal:
         fold = MetricsFold()
         fold.update(self.buffer.peek())
         return fold
+
+
+def test_the_accuracy_of_a_job_that_ended_in_the_queue_is_told_afterwards() -> None:
+    """It ran from 0 to 10 s, was stopped for another, and ended while it waited. What is told of a live job is passed over."""
+    journal = Journal()
+    for number in (0, 1):
+        journal.submit(0, number)
+    journal.start(0, 0)
+    journal.buffer.add(10 * S, EventKind.STOP_REQUESTED, 0, 1, a=int(Reason.PREEMPTED))
+    journal.buffer.add(10 * S, EventKind.STOPPED, 0, 1, a=int(Reason.PREEMPTED), b=50, payload=[700])
+    journal.buffer.add(15 * S, EventKind.FINISHED, 0, 1, a=int(Reason.EARLY_STOP))
+    for number in (0, 1, 99, -1):
+        journal.buffer.add(15 * S, EventKind.EVALUATED, number, 1, payload=[0, 830_000, 820_000])
+    fold = journal.fold()
+    assert fold.column(M_ACCURACY).tolist() == [830_000, -1] and fold.column(M_ACCURACY_DUE).tolist() == [820_000, -1]
+    figures = fold.summary(1)
+    assert (figures.finished, figures.unfinished, figures.avg_final_accuracy, figures.cross_node_bytes) == (1, 1, 0.83, 700)
 
 
 def row(fold: MetricsFold, job: int) -> dict[str, int]:

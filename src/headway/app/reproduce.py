@@ -45,6 +45,7 @@ SPLIT = (
     ("order and placement", "mlf-h"),
     ("OptStop", "mlf-h+mlf-c:downgrade=false"),
     ("under overload, stop at the required accuracy", "mlf-h+mlf-c"),
+    ("the queue trick at its most: as if a job always waited", "mlf-h+mlf-c:queue=always"),
 )
 
 

@@ -15,19 +15,23 @@ import numpy as np
 from headway.app.unblock import WORDS, having, place_words, reason, unblock
 from headway.core import codec, units
 from headway.core import columns as c
+from headway.core.arrays import Floats
 from headway.core.columns import Estimator, EventKind, Name, Phase, Reason
 from headway.core.errors import UserError, did_you_mean, shown
 from headway.core.events import EventBatch
-from headway.core.explain import Explanation
+from headway.core.explain import Explanation, StopOutlook
 from headway.core.state import State
 from headway.core.units import US_PER_S
 from headway.core.view import ClusterView, JobView
 from headway.metrics.fold import (
+    M_ACCURACY,
+    M_ACCURACY_DUE,
     M_END,
     M_FINISHING,
     M_FIRST_START,
     M_PHASE,
     M_PREEMPTIONS,
+    M_REQUIRED,
     M_RUN,
     M_SUBMITTED,
     M_WAITED,
@@ -36,7 +40,8 @@ from headway.metrics.fold import (
 from headway.perf.estimators import JobHistory, answer, reports_accuracy
 from headway.perf.forecast import Z90, k_at, plateau, reach_probability
 from headway.perf.histories import Histories
-from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU_SPREAD, Status
+from headway.perf.params import C_K_LAST, C_PLATEAU_SPREAD, Status
+from headway.perf.trend import DIVERGENCE, Trend, trend
 from headway.place.gang import Kernel
 from headway.policies.explain import by_arrival
 from headway.policies.registry import Chosen, choose
@@ -44,17 +49,12 @@ from headway.sim.run import round_seed
 
 Json = dict[str, Any]
 SQLITE = b"SQLite format 3"
-PLATEAU_FRAC = 0.99
-"""A curve that has come so far of its way to its plateau counts as being on it."""
 ENDED_BY = (EventKind.STOPPED, EventKind.FAILED, EventKind.REJECTED)
-STATUS_WORDS = {
-    Status.OK: "it improves",
-    Status.FEW_POINTS: "it has reported too little for a sure forecast",
-    Status.FLAT: "no progress: plateau; what it reports does not change beyond its noise",
-    Status.DIVERGING: "no progress: divergence; what it reports gets worse",
-    Status.NO_DATA: "it has reported nothing",
-    Status.ONE_POINT: "it has reported once",
-}
+DECIDED = (
+    EventKind.WANTED, EventKind.UNWANTED, EventKind.START_REQUESTED, EventKind.STOP_REQUESTED, EventKind.FINISHED,
+    EventKind.RULE_SET, EventKind.WHY,
+)  # fmt: skip
+"""What a round's decisions are, before the event that closes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +110,36 @@ def why(request: WhyRequest) -> Json:
     state.names[Name.JOB] = {job: name for job, name in recorded.names.items() if name}
     told: Json = {"at_s": at_us / US_PER_S, "policy": chosen.spec, "run": _told(recorded.run), "notes": notes}
     if state.row(number) is None:
-        return told | _gone(recorded, prefix, number, at_us)
-    seed = recorded.run.get("seed")
-    view = ClusterView(state, at_us, round_seed(seed if isinstance(seed, int) else 0, at_us))
+        return told | _gone(recorded, prefix, number, at_us) | {"stop": _stopped(recorded, prefix, chosen, number)}
+    view = _view(recorded, state, at_us)
     histories = Histories()
     histories.update(prefix)
     return told | look(view, memo_of(chosen, [prefix]), chosen, number, histories.of(state, number, at_us))
+
+
+def _view(recorded: Recorded, state: State, at_us: int) -> ClusterView:
+    seed = recorded.run.get("seed")
+    return ClusterView(state, at_us, round_seed(seed if isinstance(seed, int) else 0, at_us))
+
+
+def _stopped(recorded: Recorded, prefix: EventBatch, chosen: Chosen, number: int) -> Json | None:
+    """Why a job was ended early: what load control made of it in the round that did so; None if that was not so."""
+    policy: Any = chosen.policy
+    R = prefix.records
+    mine = (R[:, c.E_ID] == number) & np.isin(R[:, c.E_KIND], (EventKind.STOP_REQUESTED, EventKind.FINISHED))
+    ends = np.flatnonzero(mine & (R[:, c.E_A] == Reason.EARLY_STOP))
+    if not len(ends) or not hasattr(policy, "outlook"):
+        return None
+    first, t = int(ends[0]), int(R[ends[0], c.E_T])
+    while first and R[first - 1, c.E_T] == t and R[first - 1, c.E_KIND] in DECIDED:
+        first -= 1
+    before = prefix.cut(0, first)
+    state = State()
+    state.apply(before)
+    histories = Histories()
+    histories.update(before)
+    found = policy.outlook(_view(recorded, state, t), memo_of(chosen, [before]), number)
+    return outlook(found, histories.of(state, number, t)) | {"at_s": t / US_PER_S}
 
 
 def read_journal(path: Path) -> Recorded:
@@ -198,8 +222,10 @@ def look(view: ClusterView, memo: Any, chosen: Chosen, number: int, history: Job
     job = view.job(number)
     explains = hasattr(policy, "explain")
     explained: Explanation = policy.explain(view, memo, number) if explains else by_arrival(view, number)
-    kernel = int(getattr(getattr(policy, "params", None), "kernel", Kernel.CONSOLIDATED))
+    places = getattr(policy, "inner", policy)
+    kernel = int(getattr(getattr(places, "params", None), "kernel", Kernel.CONSOLIDATED))
     queued = job.phase == Phase.QUEUED
+    stop = policy.outlook(view, memo, number) if hasattr(policy, "outlook") else None
     return {
         "job": number,
         "name": job.name,
@@ -221,7 +247,17 @@ def look(view: ClusterView, memo: Any, chosen: Chosen, number: int, history: Job
         "reason": reason(view, job) if queued else having(view, job),
         "unblock": unblock(view, job, explained, kernel) if queued else [],
         "progress": progress(history),
+        "stop": None if stop is None else outlook(stop, history),
     }
+
+
+def outlook(found: StopOutlook, history: JobHistory) -> Json:
+    """What load control makes of a job, with the time until it would end it, at the speed of the present attempt."""
+    told: Json = asdict(found) | {"allowed": list(found.allowed)}
+    for plan in (told["now"], told["overload"]):
+        left = None if plan["units"] is None else max(plan["units"] - history.units_done, 0.0)
+        plan["in_s"] = None if left is None else _number(left / history.units_per_s) if left else 0.0
+    return told
 
 
 def _rank(view: ClusterView, explained: Explanation, number: int) -> Json:
@@ -243,39 +279,51 @@ def _waited(view: ClusterView, job: JobView) -> float:
 
 
 def progress(history: JobHistory) -> Json:
-    """What the job's own curve says: its last report, where it will end, and whether it gets anywhere."""
-    fit = answer(Estimator.CURVE, [history])
-    vector, status = fit.params[0], Status(int(fit.status[0]))
+    """What the job's own reports say: the last one, where their curve will end, and whether it gets anywhere. The curve is that
+    of the accuracy, of the loss if there is none. A sign of no progress may come from either; divergence goes before a plateau.
+    """
     by_accuracy = reports_accuracy(history)
-    values = history.accuracy if by_accuracy else history.loss
-    seen = np.flatnonzero(np.isfinite(values))
-    sign = {Status.FLAT: "plateau", Status.DIVERGING: "divergence"}.get(status)
-    words = STATUS_WORDS[status]
-    told: Json = {"status": status.word, "sign": sign, "words": words, "reports": len(history.k), "of": None}
-    if not len(seen) or not np.isfinite(vector[C_K_LAST]):
+    of = "accuracy" if by_accuracy else "loss"
+    fits = {name: answer(Estimator.CURVE, [history], of_accuracy=name == "accuracy") for name in ("loss", "accuracy")}
+    trends = {name: _trend(history, name, fit.params[0], Status(int(fit.status[0]))) for name, fit in fits.items()}
+    vector, status, main = fits[of].params[0], Status(int(fits[of].status[0])), trends[of]
+    told: Json = {"status": status.word, "sign": None, "words": _nothing(history), "reports": len(history.k), "of": None}
+    told |= {name: asdict(found) if found else None for name, found in trends.items()}
+    signs = {name: found for name, found in trends.items() if found and found.sign}
+    worst = next((name for name, found in signs.items() if found.sign == DIVERGENCE), of if of in signs else None)
+    if worst is not None:
+        told |= {"sign": signs[worst].sign, "words": f"{signs[worst].words} ({worst})"}
+    elif main is not None:
+        told["words"] = main.words
+    if main is None or not np.isfinite(vector[C_K_LAST]):
         return told
-    first, level, end = float(values[seen[0]]), float(vector[C_LEVEL]), float(plateau(vector))
-    way = abs(end - first)
-    done = min(abs(level - first) / way, 1.0) if way > 0 else 1.0
-    if status == Status.OK and done >= PLATEAU_FRAC:
-        told |= {"sign": "plateau", "words": f"no progress to come: {done:.1%} of the way to its plateau is done"}
     wanted = history.accuracy_required if by_accuracy else np.nan
-    best = values[seen].max() if by_accuracy and history.mode_max else values[seen].min()
     spread = float(vector[C_PLATEAU_SPREAD])
     return told | {
-        "of": "accuracy" if by_accuracy else "loss",
+        "of": of,
         "units_done": history.units_done,
         "units_total": _number(history.units_total),
-        "last": float(values[seen[-1]]),
-        "best": float(best),
-        "plateau": end,
+        "last": main.last,
+        "best": main.best,
+        "plateau": float(plateau(vector)),
         "plateau_spread_90": _number(spread),
         "plateau_sd": _number(spread / Z90),
-        "done_frac": done,
+        "done_frac": main.done_frac,
         "required": _number(wanted),
         "required_at_units": _number(float(k_at(vector, wanted))),
         "required_probability": _number(float(reach_probability(vector, wanted))),
     }
+
+
+def _trend(history: JobHistory, name: str, fit: Floats, status: Status) -> Trend | None:
+    rising = name == "accuracy" and history.mode_max
+    return trend(history.k, getattr(history, name), rising=rising, fit=fit, status=status)
+
+
+def _nothing(history: JobHistory) -> str:
+    """The words for a job without a number to go by."""
+    count = len(history.k)
+    return f"it has reported {count:,} times, never a finite loss or accuracy" if count else "it has reported nothing"
 
 
 def _gone(recorded: Recorded, prefix: EventBatch, number: int, at_us: int) -> Json:
@@ -296,7 +344,8 @@ def _gone(recorded: Recorded, prefix: EventBatch, number: int, at_us: int) -> Js
     phase = Phase(int(row[M_PHASE]))
     ends = records[mine & np.isin(records[:, c.E_KIND], ENDED_BY)]
     why = Reason(int(ends[-1, c.E_A])) if len(ends) and phase != Phase.COMPLETED else Reason.DONE
-    if phase == Phase.COMPLETED and row[M_FINISHING] == Reason.EARLY_STOP:
+    finished = records[mine & (records[:, c.E_KIND] == EventKind.FINISHED), c.E_A]
+    if phase == Phase.COMPLETED and (row[M_FINISHING] == Reason.EARLY_STOP or Reason.EARLY_STOP in finished):
         why = Reason.EARLY_STOP
     if phase == Phase.CANCELLED:
         why = Reason.CANCELLED
@@ -312,7 +361,14 @@ def _gone(recorded: Recorded, prefix: EventBatch, number: int, at_us: int) -> Js
         "run_s": int(row[M_RUN]) / US_PER_S,
         "preemptions": int(row[M_PREEMPTIONS]),
         "reason": {"word": why.word, "words": WORDS[why]},
+        "accuracy": _ppm(row[M_ACCURACY]),
+        "accuracy_by_deadline": _ppm(row[M_ACCURACY_DUE]),
+        "required": _ppm(row[M_REQUIRED]) or None,
     }
+
+
+def _ppm(value: int) -> float | None:
+    return int(value) / 1e6 if value >= 0 else None
 
 
 def _told(run: Mapping[str, Any]) -> Json:

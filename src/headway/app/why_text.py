@@ -21,6 +21,11 @@ def _ended(told: Json) -> Iterator[str]:
     yield f"job {_who(told)} {told['phase']} at {_n(told['ended_s'])} s: {told['reason']['words']}."
     started = "it never started" if told["first_start_s"] is None else f"first started at {_n(told['first_start_s'])} s"
     yield f"submitted at {_n(told['submitted_s'])} s, {started}, waited {_n(told['waiting_s'])} s, ran {_n(told['run_s'])} s"
+    if told["accuracy"] is not None:
+        wanted = "" if told["required"] is None else f", {_n(told['required'])} was required"
+        yield f"accuracy {_n(told['accuracy'])}, {_n(told['accuracy_by_deadline'])} by its deadline{wanted}"
+    if told["stop"] is not None:
+        yield from _stop(told["stop"])
 
 
 def _live(told: Json) -> Iterator[str]:
@@ -49,6 +54,8 @@ def _live(told: Json) -> Iterator[str]:
         yield f"{'helps' if not i else '':8}{entry['words']}{_named(entry)}"
     yield f"curve   {told['progress']['words']}"
     yield from _curve(told["progress"])
+    if told["stop"] is not None:
+        yield from _stop(told["stop"])
 
 
 def _room(told: Json, why: Json) -> Iterator[str]:
@@ -114,11 +121,60 @@ def _curve(told: Json) -> Iterator[str]:
     total = "" if told["units_total"] is None else f" of {_n(told['units_total'])}"
     seen = f"{told['of']} {_n(told['last'])} at {_n(told['units_done'])}{total} units, best {_n(told['best'])}"
     yield f"        {seen}; {told['done_frac']:.1%} of its way to the plateau"
+    for name in ("loss", "accuracy"):
+        series = told[name]
+        if series is not None and (name == told["of"] or series["sign"] is not None) and series["change"] is not None:
+            change = f"{series['change']:+.4g} in the last {_n(series['change_units'])} units"
+            yield f"        {name} {change} (noise {series['noise']:.2g}), worse than its best by {series['worse_by']:.4g}"
     spread = "" if told["plateau_spread_90"] is None else f" ± {_n(told['plateau_spread_90'])} (90 %)"
     yield f"        plateau {_n(told['plateau'])}{spread}"
     if told["required"] is not None:
         at = "not reached" if told["required_at_units"] is None else f"reached at {_n(told['required_at_units'])} units"
         yield f"        required {_n(told['required'])}: {at}, with probability {told['required_probability']:.2f}"
+
+
+RULE_WORDS = {
+    "fixed": "fixed: all iterations are run",
+    "optstop": "optstop: close to the best accuracy it will reach",
+    "accuracy": "accuracy: the accuracy it requires",
+}
+
+
+def _stop(told: Json) -> Iterator[str]:
+    """What load control makes of the job; of one that it has ended, what it made of it then."""
+    then = "at_s" in told
+    now, other = told["now"], told["overload"]
+    allowed = f", {', '.join(told['allowed'])} allowed under overload" if told["allowed"] else ""
+    yield f"stop    rule in force {RULE_WORDS[now['rule']]} (the owner's: {told['chosen']}{allowed})"
+    state = "overloaded: jobs queue, or the load is too high" if told["overloaded"] else "not overloaded"
+    when = f"at {_n(told['at_s'])} s the" if then else "the"
+    load = f"mean load {told['load_frac']:.2f} of {_n(told['load_max_frac'])}"
+    yield f"        {when} cluster {'was' if then else 'is'} {state}; {load}"
+    if told["accuracy"] is None:
+        yield "        no fitted curve of what it has done: nothing is decided yet"
+        return
+    spread = "" if told["final_spread_90"] is None else f" ± {told['final_spread_90']:.4f} (90 %)"
+    yield f"        fitted accuracy {told['accuracy']:.4f}, predicted at the end {told['final']:.4f}{spread}"
+    if told["required"] is not None:
+        reach = "out of reach" if told["out_of_reach"] else f"probability {told['required_probability']:.2f}"
+        yield f"        required {told['required']:.4f}: {reach}"
+    if told["done"]:
+        yield f"        it {'had' if then else 'has'} done enough: {_enough(now)}"
+        return
+    yield f"        it ends at {_enough(now)}"
+    if other != now:
+        yield f"        under overload at {_enough(other)}, by the rule {other['rule']}"
+
+
+def _enough(plan: Json) -> str:
+    """When a rule is satisfied."""
+    if plan["accuracy"] is None:
+        return "the end of all iterations" if plan["rule"] == "fixed" else "once"
+    units = (
+        "not before the end of all iterations" if plan["units"] is None else f"after about {_n(round(plan['units'], 1))} units"
+    )
+    time = "" if not plan["in_s"] else f", in about {_n(round(plan['in_s']))} s"
+    return f"accuracy {plan['accuracy']:.4f}, {units}{time}"
 
 
 def _n(value: float | None, none: str = "none") -> str:

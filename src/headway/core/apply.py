@@ -16,6 +16,7 @@ Transitions (anything else is stale, and ignored, or impossible, and an error):
 | stopping | FAILED, START_FAILED | as STOPPED: it was told to go |
 | stopping | STARTED | stopping: the gang came up after it was told to stop |
 
+EVALUATED tells figures (`metrics`) how good a job was that has ended already: it changes nothing here.
 A report of another attempt than the job's present one, or for a job that has ended, is stale: it is counted and changes nothing.
 """
 
@@ -32,6 +33,7 @@ from headway.core.codes import (
     K_EPOCH,
     K_ESTIMATE_REQUESTED,
     K_ESTIMATED,
+    K_EVALUATED,
     K_FAILED,
     K_FINISHED,
     K_HOLD,
@@ -151,10 +153,10 @@ def apply_job_events(
                 C[c.C_REFUSED_IN_ROW] = 0
         elif kind == K_REFUSED:
             C[c.C_REFUSED_IN_ROW] += 1
+        elif kind == K_ESTIMATE_REQUESTED or kind == K_EVALUATED:
+            pass
         elif kind < K_SUBMITTED or kind >= K_EPOCH:
             error = NOT_MINE
-        elif kind == K_ESTIMATE_REQUESTED:
-            pass
         else:
             slot = job - C[c.C_ID_BASE]
             row = R[slot] if slot >= 0 and slot < R.shape[0] else -1

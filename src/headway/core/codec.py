@@ -20,12 +20,18 @@ from headway.core import columns as c
 from headway.core.errors import UserError
 from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the event records. A change of fields or codes raises it and adds a step to MIGRATIONS."""
 CHUNK = 4096
 MAGIC = "headway-journal"
 
-MIGRATIONS: dict[int, Callable[[EventBatch], EventBatch]] = {}
+
+def _as_it_is(batch: EventBatch) -> EventBatch:
+    """The step to a version that only knows more kinds of events."""
+    return batch
+
+
+MIGRATIONS: dict[int, Callable[[EventBatch], EventBatch]] = {1: _as_it_is}
 """From version n to n + 1."""
 
 

@@ -21,8 +21,8 @@ K_ROUND, K_ESTIMATE_REQUESTED, K_ESTIMATED = (
 )  # fmt: skip
 K_STARTED, K_START_FAILED, K_STOPPED = int(EventKind.STARTED), int(EventKind.START_FAILED), int(EventKind.STOPPED)
 K_COMPLETED, K_FAILED = int(EventKind.COMPLETED), int(EventKind.FAILED)
-K_OBSERVED, K_SAVED, K_USAGE, K_EPOCH = (
-    int(EventKind.OBSERVED), int(EventKind.SAVED), int(EventKind.USAGE), int(EventKind.EPOCH),
+K_OBSERVED, K_SAVED, K_USAGE, K_EPOCH, K_EVALUATED = (
+    int(EventKind.OBSERVED), int(EventKind.SAVED), int(EventKind.USAGE), int(EventKind.EPOCH), int(EventKind.EVALUATED),
 )  # fmt: skip
 
 R_NONE, R_PREEMPTED, R_MIGRATED, R_RESIZED = (

@@ -116,6 +116,7 @@ class EventKind(IntEnum):
     USAGE = 37
     ESTIMATED = 38
     EPOCH = 39
+    EVALUATED = 40
 
 
 class Name(IntEnum):

@@ -57,6 +57,45 @@ class Explanation:
     """Whether placed jobs further behind in the order are stopped for those before them."""
 
 
+@dataclass(frozen=True, slots=True)
+class StopPlan:
+    """By which rule a job would end, and when."""
+
+    rule: str
+    """`fixed`, `optstop` or `accuracy`."""
+    accuracy: float | None
+    """The fitted accuracy that is enough; None: all iterations are run, or nothing is known yet."""
+    units: float | None
+    """The units done when its curve gets there; None: never, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopOutlook:
+    """What a policy that ends jobs early (MLF-C) makes of one job. Accuracies are those of its fitted curve, None without one."""
+
+    chosen: str
+    """The owner's rule."""
+    allowed: tuple[str, ...]
+    """The rules that may take its place under overload."""
+    overloaded: bool
+    load_frac: float
+    """The mean load of the nodes, which means overload above `load_max_frac`; so do jobs that queue."""
+    load_max_frac: float
+    accuracy: float | None
+    final: float | None
+    """Predicted for the end of all iterations, ± half the width of its 90 % interval."""
+    final_spread_90: float | None
+    required: float | None
+    required_probability: float | None
+    out_of_reach: bool
+    now: StopPlan
+    """As the cluster is now."""
+    overload: StopPlan
+    """As it is, or would be, under overload."""
+    done: bool
+    """It has done enough, and is to end in this round."""
+
+
 class ExplainsPolicy(Policy, Protocol):
     """A policy that can say why."""
 

@@ -16,6 +16,7 @@ from headway.core.codes import (
     FAILED,
     K_CANCEL,
     K_COMPLETED,
+    K_EVALUATED,
     K_FAILED,
     K_FINISHED,
     K_REJECTED,
@@ -145,6 +146,8 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
         kind, job, size = E[i, c.E_KIND], E[i, c.E_ID], E[i, c.E_POOL]
         begin = at
         at += size
+        if kind == K_EVALUATED and job >= 0 and job < M.shape[0] and M[job, M_PHASE] == COMPLETED:
+            _last_words(M, job, pool, begin, size)
         if kind < K_SUBMITTED or kind > K_FAILED:
             continue
         if (kind == K_START or kind == K_WANTED) and E[i, c.E_A] == R_DEADLOCK:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
-from headway.core.codes import K_NODE_DOWN, K_STOPPED, R_EARLY_STOP, R_TIME_LIMIT
+from headway.core.codes import K_EVALUATED, K_NODE_DOWN, K_STOPPED, R_EARLY_STOP, R_TIME_LIMIT
 from headway.core.jit import ctz, kernel
 from headway.sim.columns import (
     BROKEN,
     D_BOOKED,
+    DONE,
     F_BEGAN,
     F_BYTES,
     F_DONE,
@@ -38,6 +39,7 @@ from headway.sim.columns import (
     W_UNITS,
     W_VERSION,
     W_WORK,
+    X_LIVE,
     X_OUT,
     X_OUT_POOL,
 )
@@ -80,7 +82,7 @@ def fall_back(job: int, t: int, W: Table, WF: Floats) -> None:
     if W[W_EVERY, job] > 0:
         kept = max(kept, int(done) // W[W_EVERY, job] * W[W_EVERY, job])
     W[W_SAVED, job] = kept
-    WF[F_DONE, job] = kept
+    WF[F_DONE, job] = WF[F_BEGAN, job] = kept
 
 
 @kernel
@@ -120,6 +122,17 @@ def report_stopped(X: Ints, E: Table, pool: Ints, job: int, t: int, W: Table, WF
     kept = int(WF[F_DONE, job] * units / W[W_WORK, job]) if units else -1
     report_end(X, E, pool, t, K_STOPPED, job, reason, kept, reason == R_EARLY_STOP or reason == R_TIME_LIMIT, W, WF)
     W[W_STATUS, job] = IDLE
+
+
+@kernel
+def finish_waiting(X: Ints, E: Table, pool: Ints, job: int, t: int, W: Table, WF: Floats) -> None:
+    """The scheduler has ended a job that waits, so that no attempt will tell how good it is: tell it now, if it is judged."""
+    if W[W_STATUS, job] != IDLE:
+        return
+    W[W_STATUS, job] = DONE
+    X[X_LIVE] -= 1
+    if true_accuracy(job, WF[F_DONE, job] * W[W_UNITS, job] / W[W_WORK, job], W) >= 0.0:
+        report_end(X, E, pool, t, K_EVALUATED, job, 0, 0, True, W, WF)
 
 
 @kernel

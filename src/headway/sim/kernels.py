@@ -8,6 +8,7 @@ from headway.core.arrays import Floats, Ints, Table
 from headway.core.codes import (
     K_CANCEL,
     K_COMPLETED,
+    K_FINISHED,
     K_NODE_UP,
     K_REJECTED,
     K_START,
@@ -91,7 +92,7 @@ from headway.sim.columns import (
     X_STALE,
 )
 from headway.sim.curve import mix, observe, true_accuracy
-from headway.sim.ends import emit, fall_back, free_places, lose_node, report_end, report_stopped
+from headway.sim.ends import emit, fall_back, finish_waiting, free_places, lose_node, report_end, report_stopped
 from headway.sim.heap import pop, push
 from headway.sim.physics import (
     CANCEL,
@@ -391,8 +392,8 @@ def execute(
     requests: Table, pool: Ints, t: int, submitted: Ints, X: Ints, H: Table, E: Table, out_pool: Ints,
     W: Table, WF: Floats, P: Table, V: Table, D: Table, VF: Floats, DF: Floats,
 ) -> None:  # fmt: skip
-    """Carry out the start and stop requests among a round's events, in order. What is wrong in the world's own eyes goes to
-    X_ERROR."""
+    """Carry out the start and stop requests among a round's events, in order, and take note of jobs that end waiting. What is
+    wrong in the world's own eyes goes to X_ERROR."""
     at = 0
     X[X_OUT], X[X_OUT_POOL] = 0, 0
     X[X_NOW] = max(X[X_NOW], t)
@@ -405,5 +406,7 @@ def execute(
                 return
         elif kind == K_STOP:
             stop_job(X, H, E, out_pool, t, job, requests[i, c.E_ATTEMPT], requests[i, c.E_A], W, WF, P, V, D, VF, DF)
+        elif kind == K_FINISHED:
+            finish_waiting(X, E, out_pool, job, t, W, WF)
         at += size
     note_next(X, H, submitted)

@@ -5,8 +5,9 @@ owner allows is in force, and who has done enough. What the paper says: three st
 close to the best accuracy that the job will reach; the required accuracy), and under overload a permitted downgrade that saves
 iterations. The cluster is overloaded while jobs queue or the mean load of its servers is above h_s. What we read into it: the
 queue counts after the allocation, and only jobs that have waited a tick and whose gang does not fit into what is free (A7); loads
-by the RMS norm (A6); a job is never stopped before its required accuracy while that is within reach (specs of MLFS, §11); both
-tests look at the fitted curve, since single reports are noisy.
+by the RMS norm (A6); a job is never stopped before its required accuracy while that is within reach; both tests look at the
+fitted curve, since single reports are noisy. A job that has been stopped for others and has done enough by now ends in the queue,
+if what its curve was fitted to is safe.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from headway.core import columns as c
 from headway.core.arrays import Bools, Floats, Ints, Table
 from headway.core.columns import Estimator, NodePhase, Op, Phase, Reason, StopRule
 from headway.core.events import EventBatch
-from headway.core.explain import Explanation
+from headway.core.explain import Explanation, StopOutlook, StopPlan
 from headway.core.plan import Plan, Request
 from headway.core.policy import Memo, Policy
 from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.perf import forecast
-from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU
-from headway.policies.explain import by_arrival
+from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE
+from headway.policies.explain import by_arrival, row_of
 from headway.policies.params import param
 
 PPM = 1_000_000
@@ -49,14 +50,36 @@ class LoadControlParams:
         "rms", "load of a server from its four usages (A6): root mean square, or their plain L2 norm", choices=("rms", "l2")
     )
     queue: str = param(
-        "fit", "which queued jobs mean overload (A7): whose gang does not fit, any, none", choices=("fit", "any", "none")
+        "fit",
+        "which queued jobs mean overload (A7): whose gang does not fit, any, none; always: as if one always waited",
+        choices=("fit", "any", "none", "always"),
     )
     tick: float = param(60.0, "seconds that a job has waited before it counts as queued")
-    near: float = param(0.005, "OptStop: how close to the predicted best accuracy is enough", high=1)
+    near: float = param(0.015, "OptStop: how close to the predicted best accuracy is enough", high=1)
     slack: float = param(0.002, "how far above the required accuracy the fitted curve has to be", high=1)
     confidence: float = param(0.95, "from which the required accuracy counts as out of reach", low=0.5, high=0.9999)
     refit: float = param(0.04, "share of a run after which its curve is fitted again", low=0.001, high=1)
     literal: bool = param(False, "stop a job at once whose required accuracy is out of reach, as the paper's sentence says")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What MLF-C makes of the jobs in a round; arrays by row of the state."""
+
+    over: bool
+    """Whether the cluster is overloaded."""
+    wake_us: int
+    """When a job's wait begins to count, or NEVER."""
+    curve: Floats
+    """The newest fitted curve, rows × 8; NaN where there is none."""
+    required: Floats
+    """The required accuracy; 0: none."""
+    lost: Bools
+    """Whose required accuracy is out of reach."""
+    rule: Ints
+    """The stop rule that is to be in force."""
+    done: Bools
+    """Who has done enough, and is to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +96,13 @@ class LoadControl:
 
     def decide(self, view: ClusterView, memo: Memo) -> Plan:
         plan = self.inner.decide(view, memo)
-        st, q = view.state, self.params
-        rows = int(st.C[c.C_ROWS])
-        J, curve = st.J[:, :rows], st.F[Estimator.CURVE * 8 : Estimator.CURVE * 8 + 8, :rows].T
-        phase = J[c.J_PHASE]
-        live = phase <= Phase.STOPPING
-        up = (phase == Phase.RUNNING) & (J[c.J_MUST_STOP] == 0) & (J[c.J_FINISHING] == 0)
-        over, wake_us = overloaded(st, plan, view.now_us, q)
-        fitted = up & np.isfinite(curve[:, C_K_LAST]) & (curve[:, C_K_LAST] > 0)
-        required = J[c.J_ACC_REQUIRED] / PPM
-        chance = np.ones(rows)
-        if fitted.any():
-            chance[fitted] = forecast.reach_probability(curve[fitted], required[fitted])
-        lost = fitted & (required > 0) & ((chance < 1 - q.confidence) | hopeless(J, curve, required, q))
-        rule = rules(J, required, lost, over and q.downgrade)
-        done = fitted & enough(curve, required, lost, rule, q)
-        if done.any():
-            wake_us = view.now_us  # their places are free at the next round
-        changed = np.flatnonzero(live & (rule != J[c.J_RULE_IN_FORCE]))
-        overrides = extended(plan.overrides, st, np.flatnonzero(done), changed, rule)
-        fits = J[c.J_ID, up & ~done & due(J, curve, required, q)].tolist()
+        st = view.state
+        J = st.J[:, : int(st.C[c.C_ROWS])]
+        now = standing(st, plan, view.now_us, self.params)
+        wake_us = view.now_us if now.done.any() else now.wake_us  # the places of who is done are free at the next round
+        changed = np.flatnonzero((J[c.J_PHASE] <= Phase.STOPPING) & (now.rule != J[c.J_RULE_IN_FORCE]))
+        overrides = extended(plan.overrides, st, np.flatnonzero(now.done), changed, now.rule)
+        fits = J[c.J_ID, running(J) & ~now.done & due(J, now.curve, now.required, self.params)].tolist()
         requests = (*plan.requests, *(Request(Estimator.CURVE, job) for job in fits))
         return Plan(overrides, plan.places, plan.seen, min(plan.wake_at_us, wake_us), requests)
 
@@ -103,6 +113,12 @@ class LoadControl:
             explained: Explanation = inner.explain(view, memo, job)
             return explained
         return by_arrival(view, job)
+
+    def outlook(self, view: ClusterView, memo: Memo, job: int) -> StopOutlook:
+        """Whether and when a live job will have done enough."""
+        row = row_of(view, job)
+        now = standing(view.state, self.inner.decide(view, memo), view.now_us, self.params)
+        return stop_outlook(view.state, now, row, self.params)
 
 
 class RememberingLoadControl(LoadControl):
@@ -124,9 +140,46 @@ def with_load_control(inner: Policy, params: LoadControlParams) -> LoadControl:
     return (RememberingLoadControl if hasattr(inner, "fold") else LoadControl)(inner, params)
 
 
+def standing(st: State, plan: Plan, now_us: int, q: LoadControlParams) -> Standing:
+    """What MLF-C makes of every job, once the other policy's plan is carried out."""
+    rows = int(st.C[c.C_ROWS])
+    J, curve = st.J[:, :rows], st.F[Estimator.CURVE * 8 : Estimator.CURVE * 8 + 8, :rows].T
+    over, wake_us = overloaded(st, plan, now_us, q)
+    fitted = (running(J) | waiting(J)) & of_now(J, curve)
+    required = J[c.J_ACC_REQUIRED] / PPM
+    chance = np.ones(rows)
+    if fitted.any():
+        chance[fitted] = forecast.reach_probability(curve[fitted], required[fitted])
+    lost = fitted & (required > 0) & ((chance < 1 - q.confidence) | hopeless(J, curve, required, q))
+    rule = rules(J, required, lost, over and q.downgrade)
+    done = fitted & enough(curve, required, lost, rule, q)
+    return Standing(over, wake_us, curve, required, lost, rule, done)
+
+
+def running(J: Table) -> Bools:
+    """Who trains, and is not told to stop."""
+    up: Bools = (J[c.J_PHASE] == Phase.RUNNING) & (J[c.J_MUST_STOP] == 0)
+    return up
+
+
+def waiting(J: Table) -> Bools:
+    """Who has trained and waits to go on, or is about to: what it has done is safe. Jobs that their owner holds are let alone."""
+    queued: Bools = (J[c.J_PHASE] == Phase.QUEUED) & (J[c.J_HOLD] == 0) & (J[c.J_UNITS_SAVED] > 0)
+    return queued
+
+
+def of_now(J: Table, curve: Floats) -> Bools:
+    """Whose curve is one of its accuracy, and of what it has (still) done: a job that lost work since the fit has to catch up."""
+    last = curve[:, C_K_LAST]
+    safe = np.where(J[c.J_PHASE] == Phase.QUEUED, J[c.J_UNITS_SAVED], J[c.J_UNITS_DONE])
+    with np.errstate(invalid="ignore"):
+        fitted: Bools = (last > 0) & (last <= safe) & (curve[:, C_SLOPE] >= 0) & (J[c.J_ACCURACY] != c.NOTHING)
+    return fitted
+
+
 def overloaded(st: State, plan: Plan, now_us: int, q: LoadControlParams) -> tuple[bool, int]:
     """Whether the cluster is overloaded once the plan is carried out (§3.5), and when a job's wait begins to count (µs)."""
-    if mean_load(st, q.norm) > q.h_s:
+    if q.queue == "always" or mean_load(st, q.norm) > q.h_s:
         return True, c.NEVER
     rows = int(st.C[c.C_ROWS])
     if q.queue == "none" or st.C[c.C_WAITING] == 0:
@@ -212,6 +265,15 @@ def enough(curve: Floats, required: Floats, lost: Bools, rule: Ints, q: LoadCont
     return stops
 
 
+def targets(curve: Floats, required: Floats, lost: Bools, rule: Ints, q: LoadControlParams) -> Floats:
+    """The fitted accuracy from which `enough` holds, by rule; infinite for a fixed number of iterations."""
+    near, at_least = curve[:, C_PLATEAU] - q.near, required + q.slack
+    best = np.where(lost | (required <= 0), near, np.maximum(near, at_least))
+    accuracy = np.where(lost, -np.inf if q.literal else near, np.where(required > 0, at_least, np.inf))
+    found: Floats = np.where(rule == StopRule.OPTSTOP, best, np.where(rule == StopRule.ACCURACY, accuracy, np.inf))
+    return found
+
+
 def due(J: Table, curve: Floats, required: Floats, q: LoadControlParams) -> Bools:
     """Whose curve is to be fitted (again): often near the required accuracy, seldom before."""
     done, total = J[c.J_UNITS_DONE], J[c.J_UNITS_TOTAL]
@@ -224,13 +286,46 @@ def due(J: Table, curve: Floats, required: Floats, q: LoadControlParams) -> Bool
 
 
 def extended(overrides: Table, st: State, done: Ints, ruled: Ints, rule: Ints) -> Table:
-    """The plan's overrides without moves of jobs that have done enough, with their end, and with the changes of rules."""
+    """The plan's overrides without moves of jobs that have done enough, with the changes of rules, and then with their end."""
     if len(done) == 0 and len(ruled) == 0:
         return overrides
     kept = overrides[~(np.isin(overrides[:, c.O_ROW], done) & np.isin(overrides[:, c.O_OP], MOVES))]
-    more = np.zeros((len(done) + len(ruled), c.OVERRIDE), np.int64)
-    more[:, c.O_ROW] = np.concatenate([done, ruled])
+    more = np.zeros((len(ruled) + len(done), c.OVERRIDE), np.int64)
+    more[:, c.O_ROW] = np.concatenate([ruled, done])
     more[:, c.O_JOB] = st.J[c.J_ID, more[:, c.O_ROW]]
-    more[: len(done), c.O_OP], more[: len(done), c.O_REASON] = Op.FINISH, Reason.EARLY_STOP
-    more[len(done) :, c.O_OP], more[len(done) :, c.O_A] = Op.RULE, rule[ruled]
+    more[: len(ruled), c.O_OP], more[: len(ruled), c.O_A] = Op.RULE, rule[ruled]
+    more[len(ruled) :, c.O_OP], more[len(ruled) :, c.O_REASON] = Op.FINISH, Reason.EARLY_STOP
     return np.concatenate([kept, more])
+
+
+def stop_outlook(st: State, now: Standing, row: int, q: LoadControlParams) -> StopOutlook:
+    """The standing of one job in words and numbers."""
+    J, curve = st.J[:, : len(now.rule)], now.curve
+    known = bool(of_now(J, curve)[row])
+    one = slice(row, row + 1)
+    spread, required = float(curve[row, C_PLATEAU_SPREAD]), float(now.required[row])
+
+    def plan(over: bool) -> StopPlan:
+        rule = rules(J[:, one], now.required[one], now.lost[one], over and q.downgrade)
+        at = float(targets(curve[one], now.required[one], now.lost[one], rule, q)[0]) if known else np.inf
+        units = float(forecast.k_at(curve[row], at)) if np.isfinite(at) else np.inf
+        in_run = units <= J[c.J_UNITS_TOTAL, row]
+        return StopPlan(StopRule(int(rule[0])).name.lower(), at if np.isfinite(at) else None, units if in_run else None)
+
+    allowed = tuple(rule.name.lower() for rule in StopRule if J[c.J_STOP_ALLOW, row] >> rule & 1)
+    return StopOutlook(
+        chosen=StopRule(int(J[c.J_STOP_RULE, row])).name.lower(),
+        allowed=allowed,
+        overloaded=now.over,
+        load_frac=mean_load(st, q.norm),
+        load_max_frac=q.h_s,
+        accuracy=float(curve[row, C_LEVEL]) if known else None,
+        final=float(curve[row, C_PLATEAU]) if known else None,
+        final_spread_90=spread if known else None,
+        required=required or None,
+        required_probability=float(forecast.reach_probability(curve[row], required)) if known and required else None,
+        out_of_reach=bool(now.lost[row]),
+        now=plan(now.over),
+        overload=plan(True),
+        done=bool(now.done[row]),
+    )
