@@ -165,7 +165,7 @@ def from_rows(rows: Rows, name: str, meta: Mapping[str, Any] | None, estimates: 
     refuse_shapes(rows, shapes)
     refuse_details(rows, shapes, details)
     refuse_truths(rows, hidden["truth"][1])
-    if (deadline := shapes.get(c.J_DEADLINE)) is not None:
+    if meta is None and (deadline := shapes.get(c.J_DEADLINE)) is not None:
         rows.note(np.asarray(deadline < submitted), "deadline before the submission")
     jobs = to_workload(
         rows,
