@@ -32,7 +32,8 @@ SPECS = [
     *EXPLAIN, "sjf:unfit=block", "edf:preempt=false", "drf:preempt=false,over=queue", "borg-fair:over=user", "borg-fair:over=job",
     "random:seed=3", "tiresias:variant=gittins", "tiresias:queues=3,promote=1", "las:quantum=2",
     "mlf-h:normalize=false,dag_mode=mean", "mlf-h:migration=false,urgency=false,deadline=false", "graphene:preempt=false",
-    "graphene:sharing=true", "graphene:jct=0,fair=1", "slaq:sharing=true,steps=4", "gandiva:slice=100", "gandiva:sharing=true,slice=60",
+    "graphene:sharing=true", "graphene:jct=0,fair=1",
+    "slaq:sharing=true,steps=4", "gandiva:slice=100", "gandiva:sharing=true,slice=60",
     "hypersched:sharing=true", "srtf:sharing=true", "borg-fair:sharing=true", "mlf-h+mlf-c", "gandiva:sharing=true+mlf-c",
 ]  # fmt: skip
 
@@ -71,8 +72,8 @@ def placed_in_turn(spec: str, view: ClusterView, memo: Any) -> list[int]:
 
 
 def test_every_policy_that_ships_explains_itself() -> None:
-    wanted = "fifo fifo-backfill sjf srtf oracle-srtf las tiresias edf drf borg-fair random mlf-h graphene slaq gandiva hypersched".split()
-    assert set(wanted) <= set(EXPLAIN)
+    wanted = "fifo fifo-backfill sjf srtf oracle-srtf las tiresias edf drf borg-fair random".split()
+    assert {*wanted, "mlf-h", "graphene", "slaq", "gandiva", "hypersched"} <= set(EXPLAIN)
 
 
 MIXED = [
