@@ -31,7 +31,10 @@ EXPLAIN = [name for name in REGISTRY if hasattr(make_policy(name), "explain")]
 SPECS = [
     *EXPLAIN, "sjf:unfit=block", "edf:preempt=false", "drf:preempt=false,over=queue", "borg-fair:over=user", "borg-fair:over=job",
     "random:seed=3", "tiresias:variant=gittins", "tiresias:queues=3,promote=1", "las:quantum=2",
-    "mlf-h:normalize=false,dag_mode=mean", "mlf-h:migration=false,urgency=false,deadline=false",
+    "mlf-h:normalize=false,dag_mode=mean", "mlf-h:migration=false,urgency=false,deadline=false", "graphene:preempt=false",
+    "graphene:sharing=true", "graphene:jct=0,fair=1",
+    "slaq:sharing=true,steps=4", "gandiva:slice=100", "gandiva:sharing=true,slice=60",
+    "hypersched:sharing=true", "srtf:sharing=true", "borg-fair:sharing=true", "mlf-h+mlf-c", "gandiva:sharing=true+mlf-c",
 ]  # fmt: skip
 
 
@@ -69,8 +72,8 @@ def placed_in_turn(spec: str, view: ClusterView, memo: Any) -> list[int]:
 
 
 def test_every_policy_that_ships_explains_itself() -> None:
-    wanted = "fifo fifo-backfill sjf srtf oracle-srtf las tiresias edf drf borg-fair random mlf-h".split()
-    assert set(wanted) <= set(EXPLAIN)
+    wanted = "fifo fifo-backfill sjf srtf oracle-srtf las tiresias edf drf borg-fair random".split()
+    assert {*wanted, "mlf-h", "graphene", "slaq", "gandiva", "hypersched"} <= set(EXPLAIN)
 
 
 MIXED = [
@@ -253,3 +256,92 @@ def test_the_terms_of_mlf_h_add_up(spec: str) -> None:
         factors = (v["urgency"] or 0) / (v["iteration"] or 1) * (v["loss ratio"] or 0) * (v["share"] or 0)
         assert v["base ML"] == pytest.approx(factors) and v["P"] == top[number]
         assert list(found.order) == sorted(range(3), key=lambda i: -top[i])
+
+
+def test_the_score_of_graphene_by_hand() -> None:
+    """Four GPUs, submitted at 0, now 10 s. a: 1 GPU, 30 s, runs since 0: 20 GPU·s left. b: 2 GPUs, 20 s: 40 left. c: 4 GPUs,
+    15 s: 60 left; the mean is 40. Demands are a third of 1/4, 2/4, 4/4 (nobody asks for cpus or memory). A fair part is 4/3 of a
+    GPU, or what a job asks for: a has all of it, b and c nothing. b: 1 · 1 − 0.1 · 0.5 − 0.2 · 1 = 0.75."""
+    jobs = [job("a", 1, 30), job("b", 2, 20), job("c", 4, 15)]
+    view = ClusterView(state(cluster([4]), jobs, running={"a": [(0, [0])]}, at_s=0), 10 * US, 0)
+    found = explain("graphene:fair=0.2", view, 1)
+    v, t = values(found), terms(found)
+    assert (v["work left"], v["mean work"], v["work"], v["size"], v["lacks"]) == (40, 40, 1, 0.5, 1)
+    assert v["demand"] == pytest.approx(1 / 6) and v["fair part"] == pytest.approx(4 / 3)
+    assert [t[name].contribution for name in ("work", "size", "lacks")] == pytest.approx([1.0, -0.05, -0.2])
+    assert v["score"] == pytest.approx(0.75, abs=2e-5) and (found.order, found.rank, found.stops) == ((0, 1, 2), 2, True)
+    assert values(explain("graphene:fair=0.2", view, 0))["score"] == pytest.approx(0.5 - 0.1 * 0.25, abs=2e-5)
+    assert explain("graphene:preempt=false", view, 1).order == (1, 2)
+
+
+def test_graphene_puts_jobs_without_an_estimate_last_and_they_change_nothing_for_the_others() -> None:
+    jobs = [job("a", 1, 30), job("b", 2, 20), job("c", 1, 15), job("d", 2, 15)]
+    made_of = state(cluster([4]), jobs)
+    made_of.J[c.J_ESTIMATE, [0, 3]] = c.NEVER
+    view = ClusterView(made_of, 0, 0)
+    found = explain("graphene", view, 0)
+    assert found.order == (2, 1, 0, 3) and values(found)["work left"] is None
+    assert values(found)["mean work"] == (40 + 15) / 2, "of b and c alone"
+    assert values(found)["work"] == pytest.approx(1 / 1.5), "one GPU, where such jobs have one and two"
+    assert explain("graphene:jct=0,fair=0", view, 0).order == (1, 3, 0, 2), "where work counts nothing: by demand"
+
+
+def test_the_gain_of_slaq_by_hand() -> None:
+    """100 units in 100 s, an epoch of 10 s, two GPUs: from 1/(1 + 0) to 1/(1 + 9.9), halved; 1/2 to 1/4 is the second step."""
+    view = ClusterView(state(cluster([4]), [job("a", 2, 100, units=100), job("b", 1, 100, units=100)]), 0, 0)
+    found = explain("slaq:epoch=10", view, 0)
+    v = values(found)
+    assert (v["done"], v["in all"], v["speed"], v["ahead"], v["GPUs"], v["fitted at"]) == (0, 100, 1, 10, 2, None)
+    assert v["fall"] == pytest.approx(1 - 1 / 10.9) and v["gain"] == pytest.approx((1 - 1 / 10.9) / 2)
+    assert (v["step"], found.order, found.rank) == (2, (1, 0), 2)
+    assert values(explain("slaq:epoch=10", view, 1))["step"] == 1
+
+
+def test_slaq_of_a_job_that_tells_nothing_counts_seconds() -> None:
+    """It has run 20 of 100 s by its estimate."""
+    made_of = state(cluster([1]), [job("a", 1, 100)], running={"a": [(0, [0])]}, at_s=0)
+    found = values(explain("slaq:epoch=10", ClusterView(made_of, 20 * US, 0), 0))
+    assert (found["done"], found["in all"], found["speed"], found["ahead"]) == (20, 100, 1, 10)
+
+
+def test_the_gain_of_hypersched_by_hand() -> None:
+    """It has done 50 of 100 units in 50 s and is due at 90 s: 40 units ahead. Its curve stands at 0.3, ends at 0.9, and has half
+    of its way done 100 units on: 0.6 · (1 − 1/1.4) in 40 s on one GPU. The step is ⌊−log₂⌋ of that, less 10 for its place."""
+    made_of = state(
+        [1], [job("a", 1, 100, units=100, deadline_s=90), job("b", 1, 400, units=400)], running={"a": [(0, [0])]}, at_s=0
+    )
+    out = EventBuffer()
+    out.add(50 * US, EventKind.OBSERVED, 0, 1, a=50, b=c.NOTHING, c=300_000)
+    curve = np.array([50, 0.3, 0.006, 0.01, 1.0, 0.9, 0.01, 0.1])
+    out.add(50 * US, EventKind.ESTIMATED, 0, a=int(c.Estimator.CURVE), b=1, payload=curve.view(np.int64))
+    made_of.apply(out.take())
+    view = ClusterView(made_of, 50 * US, 0)
+    found = explain("hypersched:review=1", view, 0)
+    v, gain = values(found), 0.6 * (1 - 1 / 1.4)
+    assert (v["deadline"], v["done"], v["in all"], v["speed"], v["ahead"], v["stick"]) == (90, 50, 100, 1, 40, 10)
+    assert v["gain"] == pytest.approx(gain) and v["gain rate"] == pytest.approx(gain / 40)
+    assert v["step"] == np.floor(-np.log2(gain / 40)) - 10 and v["remaining"] == 50
+    late = explain("hypersched:review=1", ClusterView(made_of, 89 * US, 0), 0)
+    assert values(late)["step"] is None and "paused" in late.words and late.order == (1, 0)
+
+
+def test_turns_of_gandiva_by_hand() -> None:
+    """Slices of 100 s. `a` runs since 0, `b` since 110; `c` waits since 120, `d` since 20: at 150 `a` is past its slice, and `b` is
+    not."""
+    made_of = state(cluster([2]), [job("a"), job("b"), job("c"), job("d")], running={"a": [(0, [0])]}, at_s=0)
+    out = EventBuffer()
+    out.add(110 * US, EventKind.START_REQUESTED, 1, 1, b=1, payload=[0, 2, c.WHOLE])
+    out.add(110 * US, EventKind.STARTED, 1, 1)
+    made_of.apply(out.take())
+    made_of.J[c.J_QUEUED_AT, 2:4] = 120 * US, 20 * US
+    found = explain("gandiva:slice=100", ClusterView(made_of, 150 * US, 0), 3)
+    assert (found.order, found.rank, found.stops) == ((1, 3, 2, 0), 2, True)
+    assert (values(found)["queued at"], values(found)["run"], values(found)["slice's end"]) == (20, None, None)
+    found = explain("gandiva:slice=100", ClusterView(made_of, 150 * US, 0), 0)
+    assert (values(found)["run"], values(found)["slice's end"], found.rank) == (150, 100, 4)
+    assert explain("gandiva:slice=100", ClusterView(made_of, 99 * US, 0), 0).rank == 1
+
+
+def test_load_control_hands_the_question_on() -> None:
+    view = running_and_waiting()
+    assert explain("srtf+mlf-c", view, 1) == explain("srtf", view, 1)

@@ -19,7 +19,8 @@ from headway.workloads.registry import load_workload
 from headway.workloads.rows import read_table
 from headway.workloads.save import csv_of, read_parquet, write_csv, write_parquet, writer_for
 from headway.workloads.schema import Workload, plain_spec
-from headway.workloads.truth import TRUTH_COLUMNS
+from headway.workloads.sound import SPEC_RANGES, TRUE_RANGES
+from headway.workloads.truth import TRUTH_COLUMNS, Y_BASE, Y_K99, Y_T0, Y_UNITS
 
 S = 1_000_000
 PLAIN = "submit_s,duration_s,gpus\n"
@@ -214,10 +215,10 @@ def workloads(draw: st.DrawFn) -> Workload:
         c.J_ALT_MASK: st.sampled_from([0, -1, 5]), c.J_DETAILS: st.just(0),
     }  # fmt: skip
     bounds = (c.J_DATA_MIN, c.J_DATA_MAX, c.J_SERVERS_MAX, c.J_ALT_GPU, c.J_GROUP, c.J_SHARE)
-    anything = st.one_of(st.just(0), st.just(c.NEVER), st.integers(0, 2**53 + 1), st.integers(1, 10**9))
     for column in range(c.SPEC_COLUMNS):
         if column not in bounds or column in near:
-            values = near.get(column, anything)
+            low, high = SPEC_RANGES.get(column, (0, 1 << 62))
+            values = near.get(column, st.one_of(st.just(low), st.just(high), st.integers(low, min(high, 2**53 + 1))))
             if draw(st.booleans()):
                 spec[column] = draw(st.lists(values, min_size=count, max_size=count))
     spec[c.J_DATA_MIN] = spec[c.J_DATA_MAX] = spec[c.J_DATA]
@@ -226,7 +227,9 @@ def workloads(draw: st.DrawFn) -> Workload:
     names = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",), exclude_characters="\0"), max_size=5)
     people = st.lists(names.map(str.strip).filter(bool), min_size=3, max_size=3, unique=True)
     truth = np.zeros((TRUTH_COLUMNS, count), np.int64)
-    truth[draw(st.integers(0, TRUTH_COLUMNS - 1))] = draw(st.integers(-(2**61), 2**61))
+    truth[[Y_UNITS, Y_BASE, Y_T0, Y_K99]] = draw(st.integers(1, 10**9))
+    column = draw(st.sampled_from(sorted(set(TRUE_RANGES) - {Y_UNITS, Y_BASE, Y_T0, Y_K99})))
+    truth[column] = draw(st.integers(*TRUE_RANGES[column]))
     return Workload(
         "w",
         np.array(times, np.int64),

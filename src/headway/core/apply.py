@@ -84,18 +84,20 @@ from headway.core.life import (
 )  # fmt: skip
 
 F_PARAMS = c.ESTIMATE_PARAMS_MAX
+DROPS_MAX = 1 << 61
+"""Drops of the loss (nano) add up to this at most, however wild the reports are."""
 
 
 @kernel
 def observe(J: Table, row: int, units: int, loss: int, accuracy: int) -> None:
-    """A progress report: units done, loss (nano) and accuracy (ppm), each c.NOTHING if it was not told."""
+    """A progress report: units done, loss (nano) and accuracy (ppm), each c.NOTHING if it was not told (or was no number)."""
     if units > J[c.J_UNITS_DONE, row]:
         J[c.J_UNITS_DONE, row] = units
     if loss != c.NOTHING:
         if J[c.J_LOSS, row] != c.NOTHING:
-            drop = max(J[c.J_LOSS, row] - loss, 0)
+            drop = min(max(J[c.J_LOSS, row] - loss, 0), DROPS_MAX)
             J[c.J_LOSS_DROP_LAST, row] = drop
-            J[c.J_LOSS_DROPS, row] += drop
+            J[c.J_LOSS_DROPS, row] = min(J[c.J_LOSS_DROPS, row] + drop, DROPS_MAX)
         J[c.J_LOSS, row] = loss
     if accuracy != c.NOTHING:
         J[c.J_ACCURACY, row] = accuracy

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import numpy as np
 
 from headway.core.arrays import Ints, Table
-from headway.core.columns import E_KIND, E_POOL, E_T, RECORD, EventKind
+from headway.core.columns import E_KIND, E_POOL, E_T, NOTHING, RECORD, EventKind
 
 NO_TEXTS: dict[int, str] = {}
+METRIC_MAX = 1e9
+"""A loss or an accuracy further from 0 is taken as this."""
 
 
 @dataclass(slots=True)
@@ -132,6 +135,20 @@ class EventBuffer:
     def clear(self) -> None:
         self.count = self.pool_count = 0
         self.texts = {}
+
+
+def report_ints(loss: float | None = None, accuracy: float | None = None) -> tuple[int, int]:
+    """What a job tells of itself, as OBSERVED carries it: the loss in 1e-9, the accuracy in ppm.
+
+    What was not told or is no finite number (NaN, ±inf) is NOTHING; what lies beyond ±METRIC_MAX is that.
+    """
+    return _fixed(loss, 1e9), _fixed(accuracy, 1e6)
+
+
+def _fixed(value: float | None, scale: float) -> int:
+    if value is None or not isfinite(value):
+        return NOTHING
+    return round(min(max(value, -METRIC_MAX), METRIC_MAX) * scale)
 
 
 def _grown(array: Table, size: int) -> Table:

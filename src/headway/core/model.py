@@ -475,11 +475,16 @@ def _validate_shapes(spec: JobSpec, check: _Check, whole: _Whole) -> None:
         check(not par.elastic, "task_demands", "a job of one shape", f"data {par.data_min}..{par.data_max}")
         tasks, given = default_shape(spec).tasks, len(spec.task_demands)
         check(tasks == given, "task_demands", f"the demands of {tasks} tasks", given)
+        sound_all = tasks == given and not par.elastic
         for i, demand in enumerate(spec.task_demands):
             key = f"task_demands[{i}]"
             sound = is_gpu_demand(GpuDemand("", demand.gpu_milli))
-            check(sound, f"{key}.gpu_milli", "thousandths of whole GPUs, or below 1000", demand.gpu_milli)
-            whole(f"{key}.cpus_milli", demand.cpus_milli, 1, CPUS_MAX * 1000)
-            whole(f"{key}.memory_bytes", demand.memory_bytes, 0, SIZE_MAX_BYTES)
-            whole(f"{key}.network_bytes_per_s", demand.network_bytes_per_s, 0, SIZE_MAX_BYTES)
-            whole(f"{key}.share_ppm", demand.share_ppm, 0, PPM)
+            sound = check(sound, f"{key}.gpu_milli", "thousandths of whole GPUs, or below 1000", demand.gpu_milli)
+            sound &= whole(f"{key}.cpus_milli", demand.cpus_milli, 1, CPUS_MAX * 1000)
+            sound &= whole(f"{key}.memory_bytes", demand.memory_bytes, 0, SIZE_MAX_BYTES)
+            sound &= whole(f"{key}.network_bytes_per_s", demand.network_bytes_per_s, 0, SIZE_MAX_BYTES)
+            sound_all &= whole(f"{key}.share_ppm", demand.share_ppm, 0, PPM) and sound
+        if sound_all:
+            each = par.partitions
+            sums = [sum(d.share_ppm for d in spec.task_demands[i * each : (i + 1) * each]) for i in range(par.data)]
+            check(set(sums) == {PPM}, "task_demands", f"shares that add up to {PPM} in each replica", sums)

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.arrays import Ints, Table
+from headway.core.arrays import Bools, Ints, Table
 from headway.core.columns import Phase
 from headway.core.events import EventBatch
+from headway.core.explain import Explanation, Term
 from headway.core.plan import M_TASKS, Draft, Plan
 from headway.core.scratch import widened
 from headway.core.state import State
@@ -35,6 +36,7 @@ from headway.place.gang import Kernel
 from headway.place.quotas import has_limits, has_quotas
 from headway.policies import gandiva_memo, gandiva_room
 from headway.policies.classic import US, place_by_rank
+from headway.policies.explain import by_rows, row_of
 from headway.policies.gandiva_pass import cool_gpus, gandiva, gather, grow, turn_keys
 from headway.policies.params import param
 from headway.policies.ranks import KEY_BITS, PRIORITY_TOP
@@ -135,25 +137,91 @@ class Gandiva:
         """Turns and slices where queues have quotas or limits: jobs in their slice, who waits, jobs whose slice is over."""
         if view.waiting == 0:
             return view.draft().plan()
-        st, length, now = view.state, int(self.numbers[gandiva_room.H_SLICE_US]), view.now_us
-        J, s = st.J, st.scratch
-        placed, waiting = view.placed_rows(), view.waiting_rows()
-        started = J[c.J_STARTED_AT, placed]
-        over = (J[c.J_PHASE, placed] == Phase.RUNNING) & (started >= 0) & (now // length > started // length)
-        last = (1 << TURN_BITS) - 1
-        turn = np.where(over, (2 << TURN_BITS) | (last - np.minimum(started // TURN_UNIT_US, last)), 0)
-        s.keys_placed[: len(placed)] = ranked_keys(J, placed, turn)
-        turn = (1 << TURN_BITS) | np.minimum(J[c.J_QUEUED_AT, waiting] // TURN_UNIT_US, last)
-        s.keys_waiting[: len(waiting)] = ranked_keys(J, waiting, turn)
+        length, s = int(self.numbers[gandiva_room.H_SLICE_US]), view.state.scratch
+        placed, waiting = self._ranked_keys(view)
+        s.keys_placed[: len(placed)], s.keys_waiting[: len(waiting)] = placed, waiting
         draft = place_by_rank(view, len(placed), len(waiting), int(Kernel.CONSOLIDATED))
-        draft.wake_at_us((now // length + 1) * length)
+        draft.wake_at_us((view.now_us // length + 1) * length)
         return draft.plan()
+
+    def _ranked_keys(self, view: ClusterView) -> tuple[Ints, Ints]:
+        """Keys of placed and of waiting jobs in the ranked pass."""
+        J, length, now = view.state.J, int(self.numbers[gandiva_room.H_SLICE_US]), view.now_us
+        placed, waiting = view.placed_rows(), view.waiting_rows()
+        started, last = J[c.J_STARTED_AT, placed], (1 << TURN_BITS) - 1
+        over = slice_over(J, placed, now, length)
+        turn = np.where(over, (2 << TURN_BITS) | (last - np.minimum(started // TURN_UNIT_US, last)), 0)
+        keys = ranked_keys(J, placed, turn)
+        turn = (1 << TURN_BITS) | np.minimum(J[c.J_QUEUED_AT, waiting] // TURN_UNIT_US, last)
+        return keys, ranked_keys(J, waiting, turn)
+
+    def order(self, view: ClusterView) -> Ints:
+        """The rows of placed and waiting jobs in the order of a round: in each class those in their slice, those that wait by
+        turn, and those whose slice is over, the first to give way last."""
+        st, H = view.state, self.numbers
+        J = st.J
+        if has_quotas(st.Q) or has_limits(st.Q):
+            return np.sort(np.concatenate(self._ranked_keys(view))) & c.ROW_MASK
+        keys = np.zeros((2, J.shape[1]), np.int64)
+        waiting, leaving = turn_keys(view.now_us, H, J, st.T, st.N, st.C, keys[0], keys[1])
+        rows = np.concatenate((view.placed_rows(), np.sort(keys[0, :waiting]) & c.ROW_MASK))
+        turn = np.where(J[c.J_PLACED, rows] == 1, 0, 1)
+        last = np.sort(keys[1, :leaving])[::-1] & c.ROW_MASK
+        last = last[slice_over(J, last, view.now_us, int(H[gandiva_room.H_SLICE_US]))]
+        kept = ~np.isin(rows, last)
+        rows, turn = np.concatenate((rows[kept], last)), np.concatenate((turn[kept], np.full(len(last), 2)))
+        order: Ints = rows[np.lexsort((turn, -J[c.J_PRIORITY, rows]))]
+        return order
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        J, row, now, p = view.state.J, row_of(view, job), view.now_us, self.params
+        length, placed = int(self.numbers[gandiva_room.H_SLICE_US]), J[c.J_PLACED, row] == 1
+        started = int(J[c.J_STARTED_AT, row])
+        ends = (started // length + 1) * length / US if placed and started >= 0 else None
+        ran = (now - started) / US if placed and started >= 0 else None
+        terms = [
+            Term(
+                "queued at",
+                None if placed else J[c.J_QUEUED_AT, row] / US,
+                "s",
+                "when it came or lost its place: the first is next",
+            ),
+            Term("slice", p.slice, "s", "all slices end at its multiples; with others waiting, jobs may have to give way then"),
+            Term("run", ran, "s", "since its present start: of those whose slice is over the longest goes first"),
+            Term("slice's end", ends, "s", "from then on it may have to give way to a job that waits"),
+        ]
+        known = memo["jobs"].get(job) if memo else None
+        if known is not None and p.sharing:
+            terms += packing_terms(memo, job, known)
+        words = "by turns: jobs in their slice keep their places, then who waits, then who is past his slice"
+        return by_rows(view, self.order(view), job, terms, words, stops=True)
 
 
 def ranked_keys(J: Table, rows: Ints, key: Ints) -> Ints:
     """Sortable keys of rows: priority, then `key` (below 2^34), then the row."""
     keys: Ints = ((PRIORITY_TOP - J[c.J_PRIORITY, rows]) << (c.ROW_BITS + KEY_BITS)) | (key << c.ROW_BITS) | rows
     return keys
+
+
+def slice_over(J: Table, rows: Ints, now: int, length: int) -> Bools:
+    """Which placed jobs run past a slice: a multiple of its length (µs) lies after their start and not after now."""
+    started = J[c.J_STARTED_AT, rows]
+    over: Bools = (J[c.J_PHASE, rows] == Phase.RUNNING) & (started >= 0) & (now // length > started // length)
+    return over
+
+
+def packing_terms(memo: Any, job: int, known: list[Any]) -> list[Term]:
+    """What the policy remembers of a job's speed and company (`known`: its list in the memo)."""
+    beside = {other for gpu in known[gandiva_memo.T_PLACE] for other in memo["on"].get(gpu, ()) if other != job}
+    alone, here = (known[index] * US or None for index in (gandiva_memo.T_ALONE, gandiva_memo.T_NOW))
+    watched = float(job in memo["trials"])
+    return [
+        Term("speed alone", alone, "units/s", "without company; announced until it is measured"),
+        Term("speed here", here, "units/s", "since its company last changed, once that is measured"),
+        Term("company", float(len(beside)) if known[gandiva_memo.T_RUNS] else None, "jobs", "that run on its GPUs too"),
+        Term("trial", watched, "", "1 while its packing is watched; it is undone if the others lose more than it brings"),
+        Term("not beside", float(len(memo["bad"].get(job, ()))), "jobs", "beside which it was slower, and is not tried again"),
+    ]
 
 
 def rows_of(state: State, jobs: list[int]) -> Ints:

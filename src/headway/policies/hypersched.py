@@ -23,12 +23,14 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
 from headway.core.columns import Estimator, Phase
+from headway.core.explain import Explanation, Term
 from headway.core.plan import Plan
 from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.perf.forecast import value_at
 from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU
 from headway.policies.classic import SRTF_UNIT_US, US, place_by_rank
+from headway.policies.explain import by_keys, own_key, row_of, seconds
 from headway.policies.params import Common, param
 from headway.policies.ranks import KEY_BITS, PRIORITY_TOP
 
@@ -83,10 +85,51 @@ class HyperSched:
             draft.request(Estimator.CURVE, number)
         return draft.plan()
 
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        st, q, row = view.state, self.params, row_of(view, job)
+        rows, at_us = np.array([row], np.int64), self.reviewed_us(view)
+        J = st.J[:, rows]
+        run = run_us(J, at_us)
+        keys = np.sort(self.keys(view, view.ranked_rows()))
+        done, total, speed = (float(column[0]) for column in speeds(J, run))
+        gain, per_gpu_s = (float(column[0]) for column in gains(st, rows, at_us, run, q.horizon))
+        params = curves(st, rows)
+        due, estimate, key = seconds(int(J[c.J_DEADLINE, 0])), seconds(int(J[c.J_ESTIMATE, 0])), own_key(keys, row)
+        units = ahead(J, done, total, speed, at_us)
+        until = "its end" if due is None or units[0] >= total - done else "its deadline"
+        fitted = bool(np.isfinite(params[0, C_K_LAST]))
+        of = "accuracy" if not fitted or J[c.J_ACCURACY, 0] != c.NOTHING else "part of the fall of its loss"
+        curve = "by its curve" if fitted else "without a curve, as of one that rises to what it requires"
+        seen = "as measured" if J[c.J_UNITS_TOTAL, 0] > 0 and done >= UNITS_MIN and run[0] > 0 else "by its estimate"
+        told = "what it has done" if J[c.J_UNITS_TOTAL, 0] > 0 else "it tells none: thousandths of its estimate"
+        paused = gain < q.significant
+        step = None if key is None or key >= PAUSED else float(key - STEPS_MIDDLE)
+        left = None if estimate is None else max(estimate - run[0] / US, 0.0)
+        terms = (
+            Term("looked at", at_us / US, "s", f"its gain is looked at anew every {q.review:g} s"),
+            Term("deadline", due, "s", "due at; without one the gain is that to its end"),
+            Term("done", done, "units", told),
+            Term("in all", total, "units", "what it has to do"),
+            Term("speed", speed * US, "units/s", seen),
+            Term("ahead", float(units[0]), "units", f"what it can do by {until}"),
+            Term("gain", gain, "", f"{of} meanwhile, {curve}; below {q.significant:g} it is paused"),
+            Term("gain rate", per_gpu_s, "1/(GPU·s)", "gain ÷ (GPUs × seconds that it takes)"),
+            Term("stick", q.stick if J[c.J_PLACED, 0] else 0.0, "steps", "by so many it ranks higher since it has a place"),
+            Term("step", step, "steps", f"−log(gain rate) to base {q.step:g}, rounded down, − stick: lowest first; none: paused"),
+            Term("remaining", left, "s", "estimate − run time: least first among the paused"),
+        )  # fmt: skip
+        words = "the most gain per GPU and second before the deadline first, then the paused"
+        return by_keys(view, keys, job, terms, words + ("; this one is paused" if paused else ""), stops=True)
+
+    def reviewed_us(self, view: ClusterView) -> int:
+        """The time for which gains are looked at: that of the last review."""
+        review_us = round(self.params.review * US)
+        return view.now_us // review_us * review_us
+
     def keys(self, view: ClusterView, rows: Ints) -> Ints:
         """Sortable rank keys: priority; not paused, by steps of the gain per GPU·s; paused, by remaining time; arrival."""
         J, q = view.state.J[:, rows], self.params
-        at_us = view.now_us // round(q.review * US) * round(q.review * US)
+        at_us = self.reviewed_us(view)
         run = run_us(J, at_us)
         gain, per_gpu_s = gains(view.state, rows, at_us, run, q.horizon)
         with np.errstate(divide="ignore"):
@@ -138,14 +181,20 @@ def run_us(J: Table, at_us: int) -> Ints:
     return run
 
 
+def ahead(J: Table, done: Any, total: Any, speed: Any, at_us: int) -> Floats:
+    """The units that jobs can do before their deadline and their end (`speeds` tells the first three)."""
+    start_us = np.where(J[c.J_STARTED_AT] >= 0, 0, np.where(J[c.J_ATTEMPT] > 0, J[c.J_RESTORE], 0))
+    time_us = np.maximum(np.minimum(J[c.J_DEADLINE] - at_us, 1 << 50) - start_us, 0)
+    units: Floats = np.minimum(np.maximum(total - done, 0), time_us * speed)
+    return units
+
+
 def gains(state: State, rows: Ints, at_us: int, run: Ints, horizon: float) -> tuple[Floats, Floats]:
     """What jobs gain in accuracy (1 = all) from `at_us` to their deadline, and that per GPU and second over the first `horizon`
     of the units. `run`: their run times (µs)."""
     J = state.J[:, rows]
     done, total, speed = speeds(J, run)
-    start_us = np.where(J[c.J_STARTED_AT] >= 0, 0, np.where(J[c.J_ATTEMPT] > 0, J[c.J_RESTORE], 0))
-    time_us = np.maximum(np.minimum(J[c.J_DEADLINE] - at_us, 1 << 50) - start_us, 0)
-    units = np.minimum(np.maximum(total - done, 0), time_us * speed)
+    units = ahead(J, done, total, speed, at_us)
     params = curves(state, rows)
     gain = _gain(J, params, done, total, units)
     if horizon < 1:

@@ -24,10 +24,12 @@ from headway.core import columns as c
 from headway.core.arrays import Floats, Ints, Table
 from headway.core.codes import RUNNING, STOPPING
 from headway.core.columns import Estimator
+from headway.core.explain import Explanation, Term
 from headway.core.jit import inner, kernel
 from headway.core.plan import Plan
 from headway.core.view import ClusterView
 from headway.policies.classic import US, place_by_rank
+from headway.policies.explain import by_keys, own_key, row_of, sorted_keys
 from headway.policies.params import Common, param
 from headway.policies.ranks import pack, run_us
 
@@ -53,11 +55,17 @@ def progress(J: Table, row: int, now: int) -> tuple[float, float, float]:
 
 
 @inner
+def has_fit(F: Floats, row: int) -> bool:
+    """Whether a curve of the job has been fitted."""
+    return bool(F[F_POWER, row] == 1.0 and np.isfinite(F[F_K_LAST, row]))
+
+
+@inner
 def gain(J: Table, F: Floats, row: int, now: int, epoch: float) -> float:
     """The part of its whole fall by which a job's loss falls in the next `epoch` (µs) of running."""
     done, total, speed = progress(J, row, now)
     ahead = min(epoch * speed, max(total - done, 0.0))
-    if F[F_POWER, row] != 1.0 or not np.isfinite(F[F_K_LAST, row]):
+    if not has_fit(F, row):
         if F[F_LEVEL, row] != 0.0 and np.isfinite(F[F_LEVEL, row]) and F[F_K_LAST, row] > 0:
             return 0.0
         return 1.0 / (1.0 + PRIOR * done / total) - 1.0 / (1.0 + PRIOR * (done + ahead) / total)
@@ -68,6 +76,13 @@ def gain(J: Table, F: Floats, row: int, now: int, epoch: float) -> float:
     start = max(1.0 - rate * F[F_K_LAST, row], 1e-3)
     here = max(1.0 + rate * (done - F[F_K_LAST, row]), 1e-3)
     return start * (1.0 / here - 1.0 / (here + rate * ahead)) if way > 0.0 else 0.0
+
+
+@inner
+def gpus_of(J: Table, row: int, sharing: bool) -> float:
+    """The GPUs that a job's gain is divided by; a job without any counts as a thousandth."""
+    milli = J[c.J_GPU_MILLI, row] if sharing and J[c.J_SHARE, row] else J[c.J_GPUS, row] * c.WHOLE
+    return max(float(milli) / c.WHOLE, 1e-3)
 
 
 @inner
@@ -97,8 +112,7 @@ def slaq_keys(
             if since >= max(epoch * speed / 2, 1.0):
                 ask[asked] = row
                 asked += 1
-        milli = J[c.J_GPU_MILLI, row] if sharing and J[c.J_SHARE, row] else J[c.J_GPUS, row] * c.WHOLE
-        each = gain(J, F, row, now, epoch) / max(float(milli) / c.WHOLE, 1e-3)
+        each = gain(J, F, row, now, epoch) / gpus_of(J, row, sharing)
         key = pack(J[c.J_PRIORITY, row], step_of(each, steps), row)
         if J[c.J_PLACED, row]:
             placed[p] = key
@@ -137,3 +151,34 @@ class Slaq:
             draft.request(Estimator.INVERSE, int(st.J[c.J_ID, row]))
         draft.wake_at_us(view.now_us)
         return draft.plan()
+
+    def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
+        st, p, row, now = view.state, self.params, row_of(view, job), view.now_us
+        J, F, epoch = st.J, st.F, self.params.epoch * US
+        ask: Ints = np.empty(J.shape[1], np.int64)
+        keys = sorted_keys(
+            view, lambda placed, waiting: slaq_keys(J, F, st.C, now, epoch, p.steps, p.sharing, placed, waiting, ask)
+        )
+        done, total, speed = progress(J, row, now)
+        by_time = J[c.J_UNITS_TOTAL, row] <= 0
+        units, of = ("s", US) if by_time else ("units", 1)
+        seen = "it tells no units: seconds of its estimate" if by_time else "as measured" if done > 0 else "by its estimate"
+        ahead = min(epoch * speed, max(total - done, 0.0))
+        fall, gpus = gain(J, F, row, now, epoch), gpus_of(J, row, p.sharing)
+        step = own_key(keys, row)
+        fitted, k_last = has_fit(F, row), float(F[F_K_LAST, row])
+        way = "by its curve" if fitted else f"without a curve it is taken to fall as 1/(1 + {PRIOR:g} k/K)"
+        if fitted and F[F_SLOPE, row] >= 0:
+            way = "its loss does not fall any more"
+        terms = (
+            Term("done", done / of, units, "what it has done, k"),
+            Term("in all", total / of, units, "what it has to do, K"),
+            Term("speed", speed * US / of, f"{units}/s", seen),
+            Term("ahead", ahead / of, units, f"what it would do in the next {p.epoch:g} s"),
+            Term("fitted at", k_last if fitted else None, units, "where the curve was fitted last"),
+            Term("fall", fall, "", f"of its loss meanwhile, as a part of the whole fall: {way}"),
+            Term("GPUs", gpus, "", "which the fall is divided by"),
+            Term("gain", fall / gpus, "1/GPU", "fall ÷ GPUs"),
+            Term("step", None if step is None else float(step), "", f"of the gain, {p.steps} to a halving: lowest first"),
+        )
+        return by_keys(view, keys, job, terms, "the largest fall of the loss per GPU first, in steps", stops=True)

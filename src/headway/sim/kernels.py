@@ -227,7 +227,7 @@ def happen(
         unit = max(unit // step, 1) * step
         observe(X, E, t, subject, unit, W, WF)
         if unit + step < units:
-            left = ((unit + step) * W[W_WORK, subject] / units - done) / WF[F_RATE, subject]
+            left = (float(unit + step) * W[W_WORK, subject] / units - done) / WF[F_RATE, subject]
             push(H, X, t + int(left) + 1, key, version, UNIT)
         return 0
     return FREES

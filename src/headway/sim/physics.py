@@ -212,7 +212,7 @@ def next_observation(X: Ints, job: int, W: Table, WF: Floats) -> int:
     unit = (int(WF[F_DONE, job] * units / W[W_WORK, job]) // step + 1) * step
     if unit >= units:
         return -1
-    return int(W[W_SINCE, job] + int(ceil((unit * W[W_WORK, job] / units - WF[F_DONE, job]) / WF[F_RATE, job])))
+    return int(W[W_SINCE, job] + int(ceil((float(unit) * W[W_WORK, job] / units - WF[F_DONE, job]) / WF[F_RATE, job])))
 
 
 @kernel

@@ -25,6 +25,8 @@ from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
 from headway.workloads.truth import Y_CURVE, Y_OBSERVE_EVERY, Y_UNITS, Curve
 
+REPORTS_MAX = 10_000
+"""Reports of a job over its run: one with more units tells of several at a time."""
 WRONG = {
     1: "a job was started while an attempt of it still runs",
     2: "a GPU was given away over its whole",
@@ -60,6 +62,7 @@ class World:
         W[w.W_WORK], W[w.W_SAVE], W[w.W_RESTORE] = workload.work_us, spec[c.J_SAVE], spec[c.J_RESTORE]
         W[w.W_EVERY], W[w.W_UNITS], W[w.W_STEP] = spec[c.J_EVERY], spec[c.J_UNITS_TOTAL], 1
         self._fill_truth(W, workload)
+        W[w.W_STEP] = np.maximum(W[w.W_STEP], -(-W[w.W_UNITS] // REPORTS_MAX))
         self.W, self.WF = W, np.zeros((w.WORLD_JOB_FLOATS, jobs), np.float64, order="F")
         self.WF[w.F_RATE] = self.WF[w.F_FACTOR] = 1.0
         self.P: Table = np.zeros((w.WORLD_TASK_COLUMNS, int(room.sum())), np.int64, order="F")

@@ -55,6 +55,16 @@ from headway.workloads.rows import (
     to_workload,
 )
 from headway.workloads.schema import SCHEMA, Workload
+from headway.workloads.sound import (
+    ANY,
+    PRIORITY_MAX,
+    SPEC_RANGES,
+    TRUE_RANGES,
+    Range,
+    refuse_details,
+    refuse_shapes,
+    refuse_truths,
+)
 from headway.workloads.truth import HINT_COLUMN_NAMES, HINT_COLUMNS, TRUTH_COLUMN_NAMES, TRUTH_COLUMNS
 
 MARK = "# headway-workload "
@@ -72,17 +82,8 @@ KNOWN = (
     *(TRUE + name for name in TRUTH_COLUMN_NAMES),
     *(HINT + name for name in HINT_COLUMN_NAMES),
 )
-PRIORITY_MAX = 100
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_FREE = (-(1 << 62), 1 << 62)
-RANGES: dict[int, tuple[int, int]] = {
-    c.J_PRIORITY: (0, PRIORITY_MAX), c.J_DATA: (1, TASKS_MAX), c.J_DATA_MIN: (1, TASKS_MAX), c.J_DATA_MAX: (1, TASKS_MAX),
-    c.J_PIPELINE: (1, TASKS_MAX), c.J_TENSOR: (1, TASKS_MAX), c.J_SERVERS: (0, TASKS_MAX), c.J_SERVERS_MAX: (0, TASKS_MAX),
-    c.J_GPU_TASK: (0, GPUS_PER_NODE_MAX * WHOLE), c.J_ALT_GPU: (0, GPUS_PER_NODE_MAX * WHOLE), c.J_SHARE: (0, 1),
-    c.J_KIND_MASK: _FREE, c.J_ALT_MASK: _FREE, c.J_GROUP: (-1, 1 << 40), c.J_MODEL: (-1, 1 << 40),
-}  # fmt: skip
-"""What raw columns may hold; the others 0 to 2^62."""
 
 
 def is_generic(header: Sequence[str]) -> bool:
@@ -154,13 +155,18 @@ def from_rows(rows: Rows, name: str, meta: Mapping[str, Any] | None, estimates: 
         rows.drop_repeated(rows.texts("job", ""), "job", unless_empty=True)
     names = next((rows.texts(key, "") for key in ("name", "job") if key in header), None)
     given = {key: rows.texts(key, default) for key, default in (("user", "user"), ("queue", "default")) if key in header}
-    raw = _raw(rows, SPEC, c.SPEC_COLUMN_NAMES)
+    raw = _raw(rows, SPEC, c.SPEC_COLUMN_NAMES, SPEC_RANGES, (0, 1 << 62))
     hidden = {
-        "truth": (TRUTH_COLUMNS, _raw(rows, TRUE, TRUTH_COLUMN_NAMES)),
+        "truth": (TRUTH_COLUMNS, _raw(rows, TRUE, TRUTH_COLUMN_NAMES, TRUE_RANGES)),
         "hints": (HINT_COLUMNS, _raw(rows, HINT, HINT_COLUMN_NAMES)),
     }
     details = _details(rows, raw)
-    _refuse_shapes(rows, {**spec, **raw})
+    shapes = {**spec, **raw}
+    refuse_shapes(rows, shapes)
+    refuse_details(rows, shapes, details)
+    refuse_truths(rows, hidden["truth"][1])
+    if meta is None and (deadline := shapes.get(c.J_DEADLINE)) is not None:
+        rows.note(np.asarray(deadline < submitted), "deadline before the submission")
     jobs = to_workload(
         rows,
         name,
@@ -385,12 +391,14 @@ def _optional_counts(rows: Rows, key: str, low: int, high: int, default: int) ->
 
 
 # -- columns of the workload as they are --------------------------------------------------------------------------
-def _raw(rows: Rows, prefix: str, names: Sequence[str]) -> dict[int, Ints]:
-    """The raw columns that a table has, by number."""
+def _raw(
+    rows: Rows, prefix: str, names: Sequence[str], ranges: Mapping[int, Range] = {}, otherwise: Range = ANY
+) -> dict[int, Ints]:
+    """The raw columns that a table has, by number; rows with a cell outside its column's range are dropped."""
     found: dict[int, Ints] = {}
     for column, name in enumerate(names):
         if (key := prefix + name) in rows.columns:
-            low, high = RANGES.get(column, (0, 1 << 62)) if prefix == SPEC else _FREE
+            low, high = ranges.get(column, otherwise)
             values, good = _wholes(rows, key)
             rows.drop(~good | (values < low) | (values > high), f"bad {key}", key, f"a whole number from {low} to {high}")
             found[column] = np.where(rows.good, values, max(low, 0))
@@ -426,19 +434,3 @@ def _details(rows: Rows, raw: Mapping[int, Ints]) -> list[list[int]]:
     bad |= np.array([len(numbers) for numbers in found], np.int64) != given * c.DETAIL
     rows.drop(bad, "bad details", "details", f"{c.DETAIL} whole numbers a task, as many as spec.details says")
     return found
-
-
-def _refuse_shapes(rows: Rows, spec: Mapping[int, Ints | int]) -> None:
-    """Drop jobs of shapes that no job has: what the kernels rely on."""
-    data, low, high = (np.asarray(spec[column]) for column in (c.J_DATA, c.J_DATA_MIN, c.J_DATA_MAX))
-    parts = np.asarray(spec.get(c.J_PIPELINE, 1)) * np.asarray(spec.get(c.J_TENSOR, 1))
-    tasks = high * parts + np.asarray(spec.get(c.J_SERVERS_MAX, 0)) + np.asarray(spec.get(c.J_SERVERS, 0))
-    bad = (low > data) | (data > high) | (parts > TASKS_MAX) | (tasks > TASKS_MAX)
-    differ = np.asarray(spec.get(c.J_DETAILS, 0))
-    bad |= (differ > 0) & (differ != data * parts + np.asarray(spec.get(c.J_SERVERS, 0)))
-    rows.drop(
-        np.broadcast_to(bad, rows.good.shape),
-        "impossible shape",
-        "workers",
-        f"at most {TASKS_MAX} tasks, as many as the details are of",
-    )

@@ -24,9 +24,10 @@ from headway.core.arrays import Bools, Ints
 from headway.core.columns import GPUS_PER_NODE_MAX, WHOLE
 from headway.core.errors import UserError
 from headway.core.units import CPUS_MAX, DURATION_MAX_US
-from headway.workloads.generic import HINT, KNOWN, MARK, PRIORITY_MAX, SPEC, TRUE, from_rows, read_meta
+from headway.workloads.generic import HINT, KNOWN, MARK, SPEC, TRUE, from_rows, read_meta
 from headway.workloads.rows import CLOCK_MAX_US, FILE_BYTES_MAX, GPUS_MAX, Cells, Rows, note_unknown, refuse_columns
 from headway.workloads.schema import JOBS_MAX, SCHEMA, Workload
+from headway.workloads.sound import PRIORITY_MAX
 from headway.workloads.truth import HINT_COLUMN_NAMES, TRUTH_COLUMN_NAMES
 
 META_KEY = b"headway-workload"

@@ -126,7 +126,7 @@ def job_terms(row: int, now: int, W: Floats, J: Table, T: Table, ML: Floats, CP:
         urgency /= W[W_TOP]
     ml_job = urgency / current * loss_ratio(J, row, current, W[W_FLOOR])
     left = remaining_us(J, row, now)
-    stage = J[c.J_ESTIMATE, row] // (total * layers) if total else 0
+    stage = J[c.J_ESTIMATE, row] // total // layers if total else 0
     """How long a layer takes in an iteration: what lies between the deadlines of a task and of its dependents (A4)."""
     common = W[W_REMAINING] * W[W_UNIT_US] / max(float(left), W[W_TAU_US]) + W[W_WAIT] * waited_us(J, row, now) / W[W_UNIT_US]
     due = J[c.J_DEADLINE, row]
