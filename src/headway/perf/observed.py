@@ -50,6 +50,23 @@ class Observed:
     about: Floats
 
 
+def clean(k: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
+    """The finite observations in order of k, at k above 0 (a value at 0 is before training), equal k averaged."""
+    from headway.perf.kernels import points
+
+    at, values = np.array(k, np.float64).ravel(), np.array(y, np.float64).ravel()
+    size = min(len(at), len(values))
+    end = points.clean(at, values, 0, size, np.empty_like(at), np.empty_like(values))
+    return at[:end], values[:end]
+
+
+def noise_of(y: Floats) -> float:
+    """Robust standard deviation of the noise on a smooth series: from the second differences."""
+    from headway.perf.kernels import points
+
+    return float(points.noise_of(y, 0, len(y), np.empty_like(y)))
+
+
 def rolling_median(y: Floats, width: int) -> Floats:
     """The centred median of `width` (3 or 5) neighbours; the ends are mirrored. Fewer than three values stay as they are."""
     from headway.perf.kernels.points import smooth

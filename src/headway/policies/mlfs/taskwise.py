@@ -40,7 +40,8 @@ from headway.policies.mlfs.heuristic import (
     queue_keys,
     shares,
 )
-from headway.policies.mlfs.hosts import L_BOOKED, add_volumes, book, forget_volumes, ideal_host, load, unbook
+from headway.policies.mlfs.hosts import L_BOOKED, add_volumes, book, forget_volumes, load, unbook
+from headway.policies.mlfs.nearest import FLOATS, SIZES, columns_of, ideal_host, index_nodes, renew_node
 from headway.policies.mlfs.policy import MlfH
 from headway.policies.ranks import KEY_MAX, pack
 
@@ -116,8 +117,9 @@ def milli_of(row: int, t: int, sharing: bool, J: Table, T: Table) -> int:
 
 @kernel
 def take(
-    sign: int, t: int, sharing: bool, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, U: Table, L: Table, B: Table
-) -> None:
+    sign: int, t: int, sharing: bool, room: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, U: Table, K: Table,
+    L: Table, F: Floats, S: Table, B: Table,
+) -> None:  # fmt: skip
     """Book the place of a task that waits, or give it back."""
     row, node, mask = T[c.T_JOB, t], B[B_NODE, t], B[B_MASK, t]
     each = milli_of(row, t, sharing, J, T)
@@ -127,6 +129,7 @@ def take(
     else:
         unbook(node, mask, each, T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
         B[B_NODE, t], B[B_MASK, t] = -1, 0
+    renew_node(node, room, N, C, A, U, K, L, F, S)
 
 
 @kernel
@@ -150,7 +153,7 @@ def still_there(t: int, sharing: bool, J: Table, T: Table, N: Table, C: Ints, A:
 @kernel
 def find_place(
     t: int, sharing: bool, bandwidth: bool, h_r: float, room: int, J: Table, T: Table, N: Table, C: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, B: Table,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, B: Table,
 ) -> bool:  # fmt: skip
     """Give one task the ideal host, if there is one, beside the tasks of its job that have theirs."""
     row = T[c.T_JOB, t]
@@ -158,32 +161,34 @@ def find_place(
     talks = add_volumes(row, t - first, J, B[B_NODE], first, K, touched) if bandwidth else 0
     node, mask = ideal_host(
         T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t], J[c.J_KIND_MASK, row], -1, False,
-        shares(row, t, sharing, J, T), bandwidth, h_r, room, N, C, A, U, K, L, touched, talks,
+        shares(row, t, sharing, J, T), bandwidth, h_r, room, N, C, A, U, K, L, touched, talks, F, S,
     )  # fmt: skip
     forget_volumes(K, touched, talks)
     if node < 0:
         return False
     B[B_NODE, t], B[B_MASK, t] = node, mask
-    take(1, t, sharing, J, T, N, C, A, AB, U, L, B)
+    take(1, t, sharing, room, J, T, N, C, A, AB, U, K, L, F, S, B)
     return True
 
 
 # -- jobs ---------------------------------------------------------------------------------------------------------------
 @kernel
 def give_up(
-    row: int, sharing: bool, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, U: Table, L: Table, B: Table, W: Table
-) -> None:
+    row: int, sharing: bool, room: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, U: Table, K: Table, L: Table,
+    F: Floats, S: Table, B: Table, W: Table,
+) -> None:  # fmt: skip
     """Take all places of a job's tasks."""
     for t in range(J[c.J_TASK0, row], J[c.J_TASK0, row] + J[c.J_TASKS, row]):
         if B[B_NODE, t] >= 0:
-            take(-1, t, sharing, J, T, N, C, A, AB, U, L, B)
+            take(-1, t, sharing, room, J, T, N, C, A, AB, U, K, L, F, S, B)
     W[W_HAVE, row] = 0
 
 
 @kernel
 def complete(
     row: int, sharing: bool, bandwidth: bool, h_r: float, room: int, J: Table, T: Table, N: Table, C: Ints,
-    A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, order: Ints, B: Table, W: Table,
+    A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats, order: Ints, B: Table,
+    W: Table,
 ) -> bool:  # fmt: skip
     """Give every task of a job that has no place one, or none of them."""
     count, new = by_priority(row, J, T, P, order), 0
@@ -191,9 +196,9 @@ def complete(
         t = order[i]
         if B[B_NODE, t] >= 0:
             continue
-        if not find_place(t, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, touched, B):
+        if not find_place(t, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, F, S, touched, B):
             for k in range(new):
-                take(-1, order[k], sharing, J, T, N, C, A, AB, U, L, B)
+                take(-1, order[k], sharing, room, J, T, N, C, A, AB, U, K, L, F, S, B)
             return False
         order[new] = t
         new += 1
@@ -216,8 +221,8 @@ def tell_places(
 
 @kernel
 def keep_places(
-    now: int, sharing: bool, J: Table, T: Table, N: Table, Q: Table, C: Ints, planned: Ints, A: Table, AB: Table, U: Table,
-    L: Table, B: Table, W: Table, M: Ints,
+    now: int, sharing: bool, room: int, J: Table, T: Table, N: Table, Q: Table, C: Ints, planned: Ints, A: Table, AB: Table,
+    U: Table, K: Table, L: Table, F: Floats, S: Table, B: Table, W: Table, M: Ints,
 ) -> None:  # fmt: skip
     """Book again what the tasks of waiting jobs have, as far as it is still there and their queues' limits allow it."""
     for q in range(planned.shape[0]):
@@ -232,7 +237,7 @@ def keep_places(
             if B[B_NODE, t] < 0:
                 continue
             if within and still_there(t, sharing, J, T, N, C, A, L, B):
-                take(1, t, sharing, J, T, N, C, A, AB, U, L, B)
+                take(1, t, sharing, room, J, T, N, C, A, AB, U, K, L, F, S, B)
                 W[W_HAVE, row] += 1
             else:
                 B[B_NODE, t], B[B_MASK, t] = -1, 0
@@ -277,8 +282,8 @@ def task_key(row: int, t: int, J: Table, T: Table, P: Floats) -> int:
 @kernel
 def by_task(
     keys: Ints, count: int, sharing: bool, bandwidth: bool, h_r: float, room: int, J: Table, T: Table, N: Table, Q: Table,
-    C: Ints, planned: Ints, A: Table, AB: Table, U: Table, K: Table, L: Table, touched: Ints, P: Floats, fate: Ints,
-    order: Ints, nodes: Ints, leaving: Ints, B: Table, W: Table, O: Table, OT: Table, M: Ints,
+    C: Ints, planned: Ints, A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, touched: Ints, P: Floats,
+    fate: Ints, order: Ints, nodes: Ints, leaving: Ints, B: Table, W: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
     """The allocation loop (§3.3.2) over sorted keys of tasks. Returns how many jobs start."""
     free, starts = free_milli(sharing, room, N, C, A, L), 0
@@ -287,13 +292,13 @@ def by_task(
         row = T[c.T_JOB, t]
         if leaving[row]:
             move_tasks(
-                row, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, touched, P, fate, order, nodes, O, OT, M
+                row, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, F, S, touched, P, fate, order, nodes, O, OT, M
             )  # fmt: skip
             free = free_milli(sharing, room, N, C, A, L)
             continue
         if T[c.T_GPU, t] > free or (W[W_HAVE, row] == 0 and not within_limit(J, Q, planned, row)):
             continue
-        if not find_place(t, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, touched, B):
+        if not find_place(t, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, F, S, touched, B):
             continue
         free -= T[c.T_GPU, t]
         if W[W_HAVE, row] == 0:
@@ -340,7 +345,7 @@ def waits_in_vain(row: int, used: int, J: Table, T: Table) -> bool:
 def let_through(
     jobs: Ints, count: int, detector: bool, sharing: bool, bandwidth: bool, h_r: float, room: int,
     J: Table, T: Table, N: Table, Q: Table, C: Ints, planned: Ints, A: Table, AB: Table, U: Table, K: Table, L: Table,
-    touched: Ints, P: Floats, order: Ints, B: Table, W: Table, O: Table, OT: Table, M: Ints,
+    F: Floats, S: Table, touched: Ints, P: Floats, order: Ints, B: Table, W: Table, O: Table, OT: Table, M: Ints,
 ) -> int:  # fmt: skip
     """End a deadlock: of the waiting jobs in `jobs` (keys, best first) that wait in vain, take the places of the lowest until
     another can start. A job that no other holds up starts even if it asks for more than h_r. Returns the row of the job that
@@ -364,12 +369,12 @@ def let_through(
         if W[W_HAVE, victim] == 0:
             continue
         W[W_LOST, victim] = W[W_HAVE, victim]
-        give_up(victim, sharing, J, T, N, C, A, AB, U, L, B, W)
+        give_up(victim, sharing, room, J, T, N, C, A, AB, U, K, L, F, S, B, W)
         left -= 1
         for k in range(i):
             row = jobs[k] & ROW_MASK
             if W[W_HAVE, row] and complete(
-                row, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, touched, P, order, B, W
+                row, sharing, bandwidth, h_r, room, J, T, N, C, A, AB, U, K, L, F, S, touched, P, order, B, W
             ):
                 return int(row)
     if used:
@@ -379,11 +384,11 @@ def let_through(
             row = jobs[i] & ROW_MASK
             if int(W[W_HAVE, row] > 0) != holds or (not holds and not within_limit(J, Q, planned, row)):
                 continue
-            if complete(row, sharing, bandwidth, 1.0, room, J, T, N, C, A, AB, U, K, L, touched, P, order, B, W):
+            if complete(row, sharing, bandwidth, 1.0, room, J, T, N, C, A, AB, U, K, L, F, S, touched, P, order, B, W):
                 return int(row)
             if holds and detector:  # it can start nowhere, so that it makes way for all others
                 W[W_LOST, row] = W[W_HAVE, row]
-                give_up(row, sharing, J, T, N, C, A, AB, U, L, B, W)
+                give_up(row, sharing, room, J, T, N, C, A, AB, U, K, L, F, S, B, W)
     return -1
 
 
@@ -438,6 +443,7 @@ class TaskwiseMlfH(MlfH):
         leaving, jobs, W = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty((4, rows), np.int64)
         U, K, L = np.empty((4, nodes), np.int64), np.empty((4, nodes), np.int64), np.empty((3, st.G.shape[1]), np.int64)
         touched: Ints = np.empty(nodes + 1, np.int64)
+        F, S = np.empty((FLOATS, columns_of(nodes))), np.empty((SIZES, columns_of(nodes)), np.int64)
         h_r = float(self.limits[H_FRAC])
         room = min(int(h_r * c.WHOLE), int(st.C[c.C_SHARE_LIMIT]))
         p.priorities(view.now_us, self.weights, st.J, st.T, st.C, ML, CP, bounds, P, top)
@@ -446,21 +452,22 @@ class TaskwiseMlfH(MlfH):
             nexts, touched, P, fate, pool, leaving,
         )  # fmt: skip
         B = booked(st, memo)
-        keep_places(view.now_us, q.sharing, st.J, st.T, st.N, st.Q, st.C, s.planned, s.A, s.AB, U, L, B, W, s.M)
+        index_nodes(room, st.N, st.C, s.A, U, K, L, F, S)
+        keep_places(view.now_us, q.sharing, room, st.J, st.T, st.N, st.Q, st.C, s.planned, s.A, s.AB, U, K, L, F, S, B, W, s.M)
         count = queue_keys(st.J, st.T, st.C, top, P, leaving, fate, jobs)
         jobs[:count].sort()
         keys: Ints = np.empty(tasks + 1, np.int64)
         made = task_keys(jobs, count, st.J, st.T, P, leaving, fate, B, W, keys)
         keys[:made].sort()
         starts = by_task(
-            keys, made, q.sharing, q.bandwidth, h_r, room, st.J, st.T, st.N, st.Q, st.C, s.planned, s.A, s.AB, U, K, L, touched,
-            P, fate, order, on, leaving, B, W, s.O, s.OT, s.M,
+            keys, made, q.sharing, q.bandwidth, h_r, room, st.J, st.T, st.N, st.Q, st.C, s.planned, s.A, s.AB, U, K, L, F, S,
+            touched, P, fate, order, on, leaving, B, W, s.O, s.OT, s.M,
         )  # fmt: skip
         if count:
             kept = B.copy(), W.copy()
             winner = let_through(
                 jobs, count, q.detector, q.sharing, q.bandwidth, h_r, room, st.J, st.T, st.N, st.Q, st.C, s.planned, s.A, s.AB, U,
-                K, L, touched, P, order, B, W, s.O, s.OT, s.M,
+                K, L, F, S, touched, P, order, B, W, s.O, s.OT, s.M,
             )  # fmt: skip
             if winner < 0:
                 B, W = kept
