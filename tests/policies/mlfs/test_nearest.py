@@ -176,7 +176,8 @@ def plain_mlf_h() -> Callable[..., Any]:
     ("workload", "where", "spec"),
     [
         ("mlfs-paper:jobs=60,protocol=stress,cluster=4x4", "4x4", "mlf-h"),
-        ("mlfs-paper:jobs=250,protocol=overload,cluster=2x4", "2x4", "mlf-h"),
+        ("mlfs-paper:jobs=400,protocol=overload,cluster=6x4", "6x4", "mlf-h:cool_down=0"),
+        ("mlfs-paper:jobs=400,protocol=overload,cluster=6x4", "6x4", "mlf-h"),
         ("mlfs-paper:jobs=60,protocol=stress,cluster=4x4", "4x4", "mlf-h:sharing=false"),
         ("mlfs-paper:jobs=60,protocol=stress,cluster=4x4", "4x4", "mlf-h:bandwidth=false,cool_down=0"),
         ("mlfs-paper:jobs=60,protocol=stress,cluster=4x4", "4x4", "mlf-h:migration=false,dag_mode=mean"),

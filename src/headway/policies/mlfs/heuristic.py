@@ -298,24 +298,43 @@ def room_of(H: Floats, C: Ints) -> int:
 
 
 @kernel
+def book_leaving(
+    sign: int, row: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, L: Table, leaving: Ints, fate: Ints
+) -> None:
+    """Take the bookings of a job's leaving tasks off, or put them back."""
+    if leaving[row] == 0:
+        return
+    for t in range(J[c.J_TASK0, row], J[c.J_TASK0, row] + J[c.J_TASKS, row]):
+        if fate[t] == LEAVES and sign < 0:
+            unbook(T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_BOOK, t], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
+        elif fate[t] == LEAVES:
+            book(T[c.T_NODE, t], T[c.T_MASK, t], T[c.T_BOOK, t], T[c.T_CPU, t], T[c.T_MEM, t], N, C, A, AB, L)
+
+
+@kernel
 def sift(
     keys: Ints, count: int, now: int, sharing: bool, H: Floats, J: Table, T: Table, N: Table, Q: Table, C: Ints, A: Table,
-    U: Table, K: Table, L: Table, F: Floats, S: Table, slots: Ints, leaving: Ints,
+    AB: Table, U: Table, K: Table, L: Table, F: Floats, S: Table, slots: Ints, leaving: Ints, fate: Ints,
 ) -> int:  # fmt: skip
     """Index the nodes, and leave out keys of waiting jobs for which the GPUs have no room and which have been told so; returns
-    how many keys are left. Room only shrinks in a round, so they would not be placed and change nothing. The keys are in the
-    order of rows: a long queue is read from front to end once, and what is left is all that has to be sorted."""
+    how many keys are left. Once all leaving tasks are thought gone, room only shrinks in a round, so these jobs would not be
+    placed and change nothing. The keys are in the order of rows: a long queue is read from front to end once, and what is left
+    is all that has to be sorted."""
     if count:
         index_nodes(room_of(H, C), N, C, A, U, K, L, F, S)
     if count < SIFT_MIN:
         return count
+    for i in range(count):
+        book_leaving(-1, keys[i] & ROW_MASK, J, T, N, C, A, AB, L, leaving, fate)
     count_slots(room_of(H, C), N, C, A, L, S, slots)
+    for i in range(count):
+        book_leaving(1, keys[i] & ROW_MASK, J, T, N, C, A, AB, L, leaving, fate)
     kept = 0
     for i in range(count):
         row = keys[i] & ROW_MASK
         told = leaving[row] == 0 and J[c.J_WHY, row] == R_NO_ROOM and J[c.J_HOLD, row] == 0
         told = told and J[c.J_NOT_BEFORE, row] <= now and Q[c.Q_LIMIT, J[c.J_QUEUE, row]] < 0
-        if not (told and no_slots(row, sharing, J, T, S, slots)):
+        if not (told and no_slots(row, sharing, J, T, slots)):
             keys[kept] = keys[i]
             kept += 1
     return kept

@@ -232,22 +232,21 @@ def hopeless(row: int, sharing: bool, J: Table, T: Table, C: Ints, F: Floats, S:
 @kernel
 def count_slots(room: int, N: Table, C: Ints, A: Table, L: Table, S: Table, slots: Ints) -> None:
     """For q = 1 … 1000, how many tasks of at least q thousandths the GPUs have room for at most (`slots[q]`); at 0, free GPUs.
-    The second half of `slots` is scratch.
-
-    While jobs are placed this only falls: tasks that leave a node leave an overloaded one, to which nobody goes.
-    """
+    The second half of `slots` begins with the most free GPUs on a node, the rest of it is scratch."""
     for q in range(2 * SLOTS):
         slots[q] = 0
     for node in range(C[c.C_NODES]):
         if S[S_FREE, node] < 0:
             continue
         slots[0] += A[A_FREE, node]
+        slots[SLOTS] = max(slots[SLOTS], A[A_FREE, node])
         for local in range(N[c.N_GPUS, node]):
             g = N[c.N_GPU0, node] + local
             space = room - max(L[L_BOOKED, g], L[L_USED, g])
             if L[L_BOOKED, g] == 0:
                 space = c.WHOLE if (A[A_MASK, node] >> local) & 1 else 0
-            slots[SLOTS + max(space, 0)] += 1
+            if space > 0:
+                slots[SLOTS + space] += 1
     for space in range(c.WHOLE - 1, 0, -1):
         slots[SLOTS + space] += slots[SLOTS + space + 1]
     for q in range(1, SLOTS):
@@ -256,7 +255,7 @@ def count_slots(room: int, N: Table, C: Ints, A: Table, L: Table, S: Table, slot
 
 
 @kernel
-def no_slots(row: int, sharing: bool, J: Table, T: Table, S: Table, slots: Ints) -> bool:
+def no_slots(row: int, sharing: bool, J: Table, T: Table, slots: Ints) -> bool:
     """Whether the GPUs, by number and size of what is left on them, cannot hold a job."""
     asked, least, most, whole, widest = 0, c.WHOLE, 0, 0, 0
     for t in range(J[c.J_TASK0, row], J[c.J_TASK0, row] + J[c.J_TASKS, row]):
@@ -268,4 +267,4 @@ def no_slots(row: int, sharing: bool, J: Table, T: Table, S: Table, slots: Ints)
             whole, widest = whole + gpus, max(widest, gpus)
     if asked and (slots[least] < asked or slots[most] == 0):
         return True
-    return bool(whole > slots[0] or widest > S[S_FREE, S.shape[1] - 1])
+    return bool(whole > slots[0] or widest > slots[SLOTS])

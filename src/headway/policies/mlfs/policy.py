@@ -125,8 +125,9 @@ class MlfH:
             within.wake_at_us(view.now_us)
             return within.plan()
         left = sift(
-            keys, count, view.now_us, q.sharing, self.limits, st.J, st.T, st.N, st.Q, st.C, s.A, U, K, L, F, S, slots, leaving
-        )
+            keys, count, view.now_us, q.sharing, self.limits, st.J, st.T, st.N, st.Q, st.C, s.A, s.AB, U, K, L, F, S, slots,
+            leaving, fate,
+        )  # fmt: skip
         ranked = keys[:left]
         ranked.sort()
         _, unplaced = mlf_h(
