@@ -13,7 +13,8 @@ from headway.core.events import EventBatch
 from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.metrics.fold import M_ACCURACY, MetricsFold
-from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_SLOPE, WIDTH
+from headway.perf.forecast import reach_probability
+from headway.perf.params import C_K_LAST, C_LEVEL, C_PLATEAU, C_PLATEAU_SPREAD, C_SLOPE, WIDTH
 from headway.policies.mlfs.load_control import (
     LoadControlParams,
     enough,
@@ -23,6 +24,7 @@ from headway.policies.mlfs.load_control import (
     overloaded,
     rules,
     targets,
+    unlikely,
 )
 from headway.policies.registry import choose, make_policy
 from headway.sim.run import Simulation, simulate
@@ -173,6 +175,15 @@ def test_a_job_that_was_stopped_for_another_ends_in_the_queue_and_its_accuracy_i
     truth = 0.85 - 0.75 * (1 + 0.15 * 102) ** -1.2
     assert metrics.column(M_ACCURACY)[0] / 1e6 == pytest.approx(truth, abs=1e-6) and metrics.summary(1).accuracy_ratio == 1.0
     assert metrics.summary(1).finished == 2
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.999])
+def test_out_of_reach_is_what_the_forecast_holds_for_unlikely(confidence: float) -> None:
+    random = np.random.default_rng(5)
+    curve, required = np.zeros((500, WIDTH)), random.uniform(0.5, 0.9, 500)
+    curve[:, C_PLATEAU], curve[:, C_PLATEAU_SPREAD] = random.uniform(0.5, 0.9, 500), random.uniform(0.001, 0.2, 500)
+    expected = reach_probability(curve, required) < 1 - confidence
+    assert unlikely(curve, required, confidence).tolist() == expected.tolist()
 
 
 def test_a_job_that_has_lost_work_has_to_catch_up_with_its_curve() -> None:

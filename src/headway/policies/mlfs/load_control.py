@@ -147,10 +147,7 @@ def standing(st: State, plan: Plan, now_us: int, q: LoadControlParams) -> Standi
     over, wake_us = overloaded(st, plan, now_us, q)
     fitted = (running(J) | waiting(J)) & of_now(J, curve)
     required = J[c.J_ACC_REQUIRED] / PPM
-    chance = np.ones(rows)
-    if fitted.any():
-        chance[fitted] = forecast.reach_probability(curve[fitted], required[fitted])
-    lost = fitted & (required > 0) & ((chance < 1 - q.confidence) | hopeless(J, curve, required, q))
+    lost = fitted & (required > 0) & (unlikely(curve, required, q.confidence) | hopeless(J, curve, required, q))
     rule = rules(J, required, lost, over and q.downgrade)
     done = fitted & enough(curve, required, lost, rule, q)
     return Standing(over, wake_us, curve, required, lost, rule, done)
@@ -197,8 +194,8 @@ def overloaded(st: State, plan: Plan, now_us: int, q: LoadControlParams) -> tupl
         return False, wake
     if q.queue == "any":
         return True, wake
-    told = set(O[(O[:, c.O_OP] == Op.WHY) & np.isin(O[:, c.O_REASON], NO_PLACE), c.O_ROW].tolist())
-    no_room = np.isin(J[c.J_WHY], NO_PLACE) | np.isin(np.arange(rows), list(told))
+    no_room = np.isin(J[c.J_WHY], NO_PLACE)
+    no_room[O[(O[:, c.O_OP] == Op.WHY) & np.isin(O[:, c.O_REASON], NO_PLACE), c.O_ROW]] = True
     return bool((waits & (no_room | (needed_milli(J) > free_milli(st, plan)))).any()), wake
 
 
@@ -246,6 +243,13 @@ def rules(J: Table, required: Floats, lost: Bools, over: bool) -> Ints:
         to_accuracy = (rule != StopRule.ACCURACY) & ((allowed >> StopRule.ACCURACY) & 1 == 1) & (required > 0) & ~lost
         rule = np.where(to_accuracy, StopRule.ACCURACY, np.where(to_best, StopRule.OPTSTOP, rule))
     return rule
+
+
+def unlikely(curve: Floats, required: Floats, confidence: float) -> Bools:
+    """Whose `forecast.reach_probability` is below 1 − confidence, told without a probability."""
+    deviations = forecast.NORMAL.inv_cdf(confidence)
+    short: Bools = required - curve[:, C_PLATEAU] > deviations * curve[:, C_PLATEAU_SPREAD] / forecast.Z90
+    return short
 
 
 def hopeless(J: Table, curve: Floats, required: Floats, q: LoadControlParams) -> Bools:
