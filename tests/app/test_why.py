@@ -74,7 +74,7 @@ arrival     10 s                 submitted at; of equals, who came first goes fi
 
 why     behind-others: others go before it
         needs 4 GPUs; free are 0 of 4, at most 0 on a node
-helps   the rank: jobs before it take 2 of 4 GPUs, which leaves 2 for its 4; 1 placed job after it (2 GPUs) may be stopped for it
+helps   the rank: jobs before it want 2 GPUs of 4, which leaves 2 for its 4; 1 placed job after it (2 GPUs) may be stopped for it
         the end of 3 jobs, by estimate by 1,000 s, if no other takes their place (jobs 3 at 120 s, 1 at 400 s, 0 at 1,000 s)
 curve   it has reported nothing"""
 

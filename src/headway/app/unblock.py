@@ -148,7 +148,7 @@ def _others(view: ClusterView, job: JobView, explained: Explanation) -> list[Jso
         before, after = int(gpus[:at].sum()), placed[at:]
         count, given = int(after.sum()), int(gpus[at:][after].sum())
         left = max(up - before, 0)
-        words = f"the rank: jobs before it take {before:,} of {up:,} GPUs, which leaves {left:,} for its {job.gpus:,}"
+        words = f"the rank: jobs before it want {before:,} GPUs of {up:,}, which leaves {left:,} for its {job.gpus:,}"
         words += f"; {_jobs(count, 'placed ')} after it ({given:,} GPUs) may be stopped for it" if count else ""
         found.append({"what": "rank", "words": words, "gpus_before": before, "gpus_left": left, "count": count, "gpus": given})
     return found

@@ -177,19 +177,15 @@ class Gandiva:
         J, row, now, p = view.state.J, row_of(view, job), view.now_us, self.params
         length, placed = int(self.numbers[gandiva_room.H_SLICE_US]), J[c.J_PLACED, row] == 1
         started = int(J[c.J_STARTED_AT, row])
-        ends = (started // length + 1) * length / US if placed and started >= 0 else None
-        ran = (now - started) / US if placed and started >= 0 else None
-        terms = [
-            Term(
-                "queued at",
-                None if placed else J[c.J_QUEUED_AT, row] / US,
-                "s",
-                "when it came or lost its place: the first is next",
-            ),
-            Term("slice", p.slice, "s", "all slices end at its multiples; with others waiting, jobs may have to give way then"),
-            Term("run", ran, "s", "since its present start: of those whose slice is over the longest goes first"),
-            Term("slice's end", ends, "s", "from then on it may have to give way to a job that waits"),
-        ]
+        terms = [Term("slice", p.slice, "s", "length; all slices end at its multiples")]
+        if not placed:
+            terms.append(Term("queued at", J[c.J_QUEUED_AT, row] / US, "s", "when it came or lost its place: the first is next"))
+        elif started >= 0:
+            ends = (started // length + 1) * length / US
+            terms += [
+                Term("running for", (now - started) / US, "s", "of those past their slice the longest gives way first"),
+                Term("slice's end", ends, "s", "from that time on it may have to give way to a job that waits"),
+            ]
         known = memo["jobs"].get(job) if memo else None
         if known is not None and p.sharing:
             terms += packing_terms(memo, job, known)
