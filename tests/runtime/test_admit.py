@@ -83,6 +83,9 @@ def specs(draw: st.DrawFn) -> JobSpec:
     )
     tasks = data * parts + servers
     given_demands = draw(st.none() | st.lists(demand, min_size=tasks, max_size=tasks)) if not elastic else None
+    if given_demands is not None:  # the partitions of a replica are the whole model
+        shares = shares_ppm(draw(st.lists(st.integers(1, 9), min_size=parts, max_size=parts))) * data
+        given_demands[: len(shares)] = [replace(one, share_ppm=share) for one, share in zip(given_demands, shares, strict=False)]
     network = draw(st.sampled_from([0, 10**8])) if not elastic else 0
     resources = Resources((GpuDemand("", draw(st.sampled_from([0, 1000, 4000]))),), draw(st.integers(1, 9000)), 10**9, network)
     server = draw(st.none() | st.just(Resources((GpuDemand(milli=0),), 500, 7, network)))
