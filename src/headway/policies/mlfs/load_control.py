@@ -58,7 +58,7 @@ class LoadControlParams:
     near: float = param(0.015, "OptStop: how close to the predicted best accuracy is enough", high=1)
     slack: float = param(0.002, "how far above the required accuracy the fitted curve has to be", high=1)
     confidence: float = param(0.95, "from which the required accuracy counts as out of reach", low=0.5, high=0.9999)
-    refit: float = param(0.04, "share of a run after which its curve is fitted again", low=0.001, high=1)
+    refit: float = param(0.02, "share of a run after which its curve is fitted again", low=0.001, high=1)
     literal: bool = param(False, "stop a job at once whose required accuracy is out of reach, as the paper's sentence says")
 
 
