@@ -326,7 +326,8 @@ def test_the_gain_of_hypersched_by_hand() -> None:
 
 
 def test_turns_of_gandiva_by_hand() -> None:
-    """Slices of 100 s. `a` runs since 0, `b` since 110; `c` waits since 120, `d` since 20: at 150 `a` is past its slice."""
+    """Slices of 100 s. `a` runs since 0, `b` since 110; `c` waits since 120, `d` since 20: at 150 `a` is past its slice, and
+    `b` is not."""
     made_of = state(cluster([2]), [job("a"), job("b"), job("c"), job("d")], running={"a": [(0, [0])]}, at_s=0)
     out = EventBuffer()
     out.add(110 * US, EventKind.START_REQUESTED, 1, 1, b=1, payload=[0, 2, c.WHOLE])
