@@ -78,7 +78,11 @@ class SimulatedEngine:
         await self._after("fence")
 
     async def launch(self, launch: Launch) -> None:
-        await self._before("launch")
+        try:
+            await self._before("launch")
+        except EngineError:
+            self.machine.failures[launch.name] += 1  # To a controller, a launch that is refused is a failed start.
+            raise
         self.machine.launch(launch)
         await self._after("launch")
 
