@@ -41,6 +41,7 @@ from headway.engines.base import (
     EngineError,
     EngineEvent,
     NodeBack,
+    NodeUnreachable,
     Running,
     StaleAttempt,
     StaleEpoch,
@@ -51,7 +52,7 @@ from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.clock import Anchor, Calendar, Clock, JournalClock
 from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, next_overdue_us, overdue
-from headway.runtime.inventory import inventory_events
+from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
 from headway.runtime.launch import found_in, make_launch
 from headway.sim.run import round_seed
@@ -291,7 +292,7 @@ class Controller:
         await self._take_in()
         now = self.now_us()
         if now >= self._reconcile_us:
-            await self._reconcile()
+            await self._look()
         await self._carry_out(overdue(self.state, now))
         await self._settle()
         if self._due_us() <= self.now_us():
@@ -384,6 +385,10 @@ class Controller:
             # Only after the journal has lost its end: the engine knows attempts that it doesn't. This one never ran.
             log.warning("%s", error)
             answers.add(self.now_us(), EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1, text=str(error))
+        except NodeUnreachable as error:
+            log.warning("job %d, attempt %d: %s", job, attempt, error)
+            answers.add(self.now_us(), EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1, text=str(error))
+            answers.add(self.now_us(), EventKind.NODE_DOWN, self.names.number(Name.NODE, error.node))
         except (EngineError, UserError, ValueError, KeyError, OSError) as error:
             log.warning("job %d, attempt %d can't be launched: %s", job, attempt, error)
             answers.add(self.now_us(), EventKind.START_FAILED, job, attempt, b=-1, text=str(error))
@@ -412,7 +417,7 @@ class Controller:
         for job, attempt in over:
             await self._acknowledge(job, attempt)
         if any(isinstance(entry, NodeBack) for entry in inbox):
-            await self._reconcile()
+            await self._look()
 
     def _take(self, inbox: Sequence[EngineEvent | Submission | Cancellation], now: int) -> list[tuple[int, int]]:
         """Journal and answer; returns the (job, attempt) of the ends that are safe now."""
@@ -432,11 +437,20 @@ class Controller:
             _answer(entry.answer, self.board.by_number(entry.number))
         return over
 
+    async def _look(self) -> None:
+        """Reconcile; an engine that can't be asked now is asked again later."""
+        self._reconcile_us = self.now_us() + self.pace.reconcile_us
+        try:
+            await self._reconcile()
+        except (EngineError, OSError) as error:
+            log.warning("the engine can't be asked what runs: %s; will be asked again", error)
+
     async def _reconcile(self) -> None:
         """Compare with what the engine really has: take in what was missed, end what must not run, ask again for stops."""
-        records = await self.engine.snapshot()
+        records, nodes = await self.engine.snapshot(), await self.engine.inventory()
         now = self.now_us()
         self._reconcile_us = now + self.pace.reconcile_us
+        self._record(reach_events(self.state, nodes, now))
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
         for record in records:

@@ -164,6 +164,8 @@ class Machine:
         """The most that each job has saved, by its name."""
         self.runs: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
+        self.excused: dict[str, set[int]] = {}
+        """Attempts of each job that failed before a request to stop reached them: told to go, their failure does not count."""
         self.completed: set[str] = set()
         self.cancelled: set[str] = set()
         """Jobs whose owners have been told that they are cancelled."""
@@ -221,6 +223,12 @@ class Machine:
         if grace_s + SLACK_S < max(task.script.grace_s for task in gang.tasks):
             self.wrong(f"{self._who(gang)} is given {grace_s:g} s of grace, and needs more")
         self._order_stop(gang, "controller", grace_s, reason)
+
+    def excuse(self, job: int, attempt: int) -> None:
+        """A stop is asked for; the attempt may have failed already."""
+        gang = self.gangs.get((job, attempt))
+        if gang is not None and not gang.live:
+            self.excused.setdefault(gang.launch.name, set()).add(attempt)
 
     def snapshot(self) -> tuple[Record, ...]:
         records: list[Record] = []

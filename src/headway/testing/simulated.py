@@ -87,7 +87,9 @@ class SimulatedEngine:
         await self._after("launch")
 
     async def stop(self, epoch: int, job: int, attempt: int, grace_s: float, reason: str) -> None:
+        self.machine.excuse(job, attempt)
         await self._before("stop")
+        self.machine.excuse(job, attempt)
         self.machine.stop(epoch, job, attempt, grace_s, reason)
         await self._after("stop")
 
