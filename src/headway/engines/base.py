@@ -374,10 +374,11 @@ class Engine(Protocol):
     async def snapshot(self) -> tuple[Record, ...]:
         """What really runs, and what has ended and was not acknowledged; by (job, attempt)."""
 
-    async def acknowledge(self, job: int, attempt: int) -> None:
+    async def acknowledge(self, epoch: int, job: int, attempt: int) -> None:
         """The end of this attempt is safe in the journal: the engine may forget it, its log excepted.
 
-        Nothing happens if the attempt is unknown. Raises `EngineInvariant` if it is still live.
+        Nothing happens if the attempt is unknown. Raises `EngineInvariant` if it is still live, and `StaleEpoch`: a
+        controller that was replaced knows nothing of what the new one has launched, and must not have its end forgotten.
         """
 
     def events(self) -> AsyncIterator[EngineEvent]:

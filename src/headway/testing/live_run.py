@@ -273,8 +273,13 @@ class LiveRun:
         """What must hold at last."""
         machine, controller = self.machine, self.current.controller
         for job in self.scenario.jobs:
-            if job.id in self.ends:
+            if job.id not in self.ends:
+                continue
+            try:
                 self._judge_end(job, controller.find(job.id))
+            except NoSuchJobError:
+                if not self.lossy:
+                    machine.wrong(f"{job.id} was taken in, and is lost")
         if left := machine.snapshot():
             machine.wrong(f"the engine still has {left}")
         if not self.current.ready:

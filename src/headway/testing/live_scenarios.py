@@ -113,7 +113,7 @@ class _Dice:
         grace_s = save_s + r.choice([0.5, 5.0])
         saves = r.random() < 0.8
         script = Script(
-            work_s=r.choice([0.0, 0.3, 2.0, 8.0, 20.0, 60.0]),
+            work_s=r.choice([0.0, 0.3, 2.0, 8.0, 20.0, 60.0] if saves else [0.0, 0.3, 2.0, 8.0]),
             start_s=r.choice([0.0, 0.0, 0.2, 3.0]),
             restore_s=r.choice([0.0, 1.0]),
             save_s=save_s if saves else 0.0,

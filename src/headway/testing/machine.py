@@ -242,7 +242,8 @@ class Machine:
             records.append(Running(job, attempt, gang.launch.epoch, phase, places))
         return tuple(records)
 
-    def acknowledge(self, job: int, attempt: int) -> None:
+    def acknowledge(self, epoch: int, job: int, attempt: int) -> None:
+        self.enter(epoch)
         gang = self.gangs.get((job, attempt))
         if gang is None:
             return

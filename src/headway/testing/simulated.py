@@ -99,9 +99,9 @@ class SimulatedEngine:
         await self._after("snapshot")
         return records
 
-    async def acknowledge(self, job: int, attempt: int) -> None:
+    async def acknowledge(self, epoch: int, job: int, attempt: int) -> None:
         await self._before("acknowledge")
-        self.machine.acknowledge(job, attempt)
+        self.machine.acknowledge(epoch, job, attempt)
         await self._after("acknowledge")
 
     def events(self) -> AsyncIterator[EngineEvent]:
