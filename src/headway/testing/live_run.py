@@ -302,7 +302,8 @@ class LiveRun:
         """Whether the job has ended as the world says that it should."""
         machine, name = self.machine, job.id
         machine.note(f"{name}: {record.phase.name}, {record.reason.word}, attempts {record.attempt}, {record.message}")
-        failed, may_fail = machine.failures[name], job.spec.retry_max
+        failures, may_fail = machine.failed.get(name, set()), job.spec.retry_max
+        failed, must_count = len(failures), len(failures - machine.asked.get(name, set()))
         if record.phase == Phase.COMPLETED and name not in machine.completed:
             machine.wrong(f"{name} counts as completed, and is not")
         elif record.phase == Phase.CANCELLED and name not in self.cancel_asked:
@@ -316,7 +317,7 @@ class LiveRun:
             machine.wrong(f"{name} counts as failed after {failed} failures, and may fail {may_fail} times")
         if name in machine.completed and record.phase != Phase.COMPLETED and name not in self.cancel_asked and not self.lossy:
             machine.wrong(f"{name} had completed, and counts as {record.phase.name}")
-        if failed - len(machine.excused.get(name, ())) > may_fail + 1 and not self.lossy:
+        if must_count > may_fail + 1 and not self.lossy:
             machine.wrong(f"{name} has failed {failed} times, and may fail {may_fail} times")
 
 

@@ -163,9 +163,10 @@ class Machine:
         self.best_s: dict[str, float] = {}
         """The most that each job has saved, by its name."""
         self.runs: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
-        self.excused: dict[str, set[int]] = {}
-        """Attempts of each job that failed before a request to stop reached them: told to go, their failure does not count."""
+        self.failed: dict[str, set[int]] = {}
+        """Attempts of each job that failed by themselves."""
+        self.asked: dict[str, set[int]] = {}
+        """Attempts of each job that were asked to stop, perhaps too late: of these, no failure need count."""
         self.completed: set[str] = set()
         self.cancelled: set[str] = set()
         """Jobs whose owners have been told that they are cancelled."""
@@ -225,10 +226,10 @@ class Machine:
         self._order_stop(gang, "controller", grace_s, reason)
 
     def excuse(self, job: int, attempt: int) -> None:
-        """A stop is asked for; the attempt may have failed already."""
+        """A stop is asked for; the attempt may have failed already, or fail before it hears of it."""
         gang = self.gangs.get((job, attempt))
-        if gang is not None and not gang.live:
-            self.excused.setdefault(gang.launch.name, set()).add(attempt)
+        if gang is not None:
+            self.asked.setdefault(gang.launch.name, set()).add(attempt)
 
     def snapshot(self) -> tuple[Record, ...]:
         records: list[Record] = []
@@ -342,7 +343,7 @@ class Machine:
                 self.wrong(f"{self._who(gang)} has ended well with {self._done_s(gang):g} s of its work")
             self.completed.add(name)
         elif not after_stop and reason not in (NODE_REBOOTED, NODE_LOST):
-            self.failures[name] += 1
+            self.failed.setdefault(name, set()).add(gang.launch.attempt)
         self.note(f"gone {self._who(gang)}: code {code}, after stop {after_stop}, {reason or 'no reason'}")
 
     def _look(self, gang: Gang) -> None:

@@ -81,7 +81,7 @@ class SimulatedEngine:
         try:
             await self._before("launch")
         except EngineError:
-            self.machine.failures[launch.name] += 1  # To a controller, a launch that is refused is a failed start.
+            self.machine.failed.setdefault(launch.name, set()).add(launch.attempt)  # To a controller, a launch that is refused is a failed start.
             raise
         self.machine.launch(launch)
         await self._after("launch")
