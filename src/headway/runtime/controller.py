@@ -64,6 +64,8 @@ SETTLES_MAX = 1000
 """Answers that may follow from each other at one instant before something must be going round in circles."""
 EPOCHS_TRIED_MAX = 40
 WAIT_S_MAX = 3600.0
+GRACE_OF_UNKNOWN_US = 30 * US
+"""What an attempt is given to save itself that runs, and of which the journal knows nothing."""
 LOCAL = Capabilities(fractional_gpus=False)
 """What the local engine can do: it gives each slot to one job alone."""
 _WAKES = (
@@ -395,7 +397,7 @@ class Controller:
 
     async def _stop(self, job: int, attempt: int, reason: Reason) -> None:
         row = self.state.row(job)
-        grace_us = int(self.state.J[c.J_GRACE, row]) if row is not None else 0
+        grace_us = int(self.state.J[c.J_GRACE, row]) if row is not None else GRACE_OF_UNKNOWN_US
         try:
             await self.engine.stop(self.epoch, job, attempt, grace_us / US, reason.word)
         except StaleEpoch as error:
@@ -451,6 +453,7 @@ class Controller:
         now = self.now_us()
         self._reconcile_us = now + self.pace.reconcile_us
         self._record(reach_events(self.state, nodes, now))
+        self.intake.last_job = max([self.intake.last_job, *(record.job for record in records)])
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
         for record in records:

@@ -56,12 +56,15 @@ class Intake:
     fractional_gpus: bool
     here: tuple[int, ...] = ()
     """The engine's nodes, by number."""
+    last_job: int = 0
+    """The highest number of a job that the engine knows: above the journal's own only if the journal has lost its end. A new job
+    must not have such a number: what is told of the old one would be taken for its own."""
 
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
-        number = max(int(self.state.C[c.C_LAST_ID]), 0) + 1
+        number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:
                 text = spec_text(entry.spec)

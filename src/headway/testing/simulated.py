@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headway.engines.base import EngineError, EngineEvent, EventStream, Launch, NodeInfo, Record
+from headway.engines.base import EngineError, EngineEvent, EngineInvariant, EventStream, Launch, NodeInfo, Record
 from headway.testing.engine_checks import Commands
 from headway.testing.machine import Machine, Script
 
@@ -83,7 +83,12 @@ class SimulatedEngine:
         except EngineError:
             self.machine.failed.setdefault(launch.name, set()).add(launch.attempt)  # To a controller, a launch that is refused is a failed start.
             raise
-        self.machine.launch(launch)
+        try:
+            self.machine.launch(launch)
+        except EngineInvariant as error:
+            if not self.machine.lossy:
+                self.machine.wrong(f"the scheduler has made an error: {error}")
+            raise
         await self._after("launch")
 
     async def stop(self, epoch: int, job: int, attempt: int, grace_s: float, reason: str) -> None:
