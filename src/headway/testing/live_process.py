@@ -7,10 +7,12 @@ import io
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from headway.core.codec import decode, encode
 from headway.core.events import EventBatch
+from headway.core.policy import Policy
 from headway.core.round import Brains
 from headway.engines.base import EngineError
 from headway.policies.registry import choose
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
     from headway.testing.live_run import LiveRun
 
 PACE = Pace()
+
+
+@cache
+def _policy(spec: str) -> Policy:
+    """A policy keeps nothing between rounds, so all runs may share it; to look one up takes longer than many a run."""
+    return choose(spec).policy
 
 
 class MemoryJournal(Journal):
@@ -67,8 +75,8 @@ class Process:
         self.link = run.link()
         self.engine = SimulatedEngine(run.machine, self.link, self._at)
         journal = run.journal(self._at)
-        keep = choose("fifo-backfill").policy
-        brains = Brains(choose(run.scenario.policy).policy, keep, keep)
+        keep = _policy("fifo-backfill")
+        brains = Brains(_policy(run.scenario.policy), keep, keep)
         self.controller = Controller(journal, self.engine, brains, pace=PACE, seed=run.scenario.seed)
         self.task = asyncio.create_task(pausable(self._main(), self.gate), name=f"controller-{number}")
         if not death.where and death.after_s:

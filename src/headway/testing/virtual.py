@@ -92,6 +92,13 @@ def now_us() -> int:
     return loop.us
 
 
+class VirtualClock:
+    """The running virtual loop's time, as a controller's clock."""
+
+    def now_us(self) -> int:
+        return now_us()
+
+
 def run_virtual(main: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """Run `main()` to its end in a virtual loop of its own; whatever it leaves running is cancelled."""
     loop = VirtualLoop()
