@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,8 +32,10 @@ from headway.engines.base import Exited, Started
 from headway.runtime.controller import FencedError
 from headway.runtime.journal import JournalError
 from headway.testing.live_run import run_live
-from headway.testing.live_scenarios import LiveScenario, Owned, live_scenario
+from headway.testing.live_scenarios import Death, LiveScenario, Owned, live_scenario
+from headway.testing.machine import Script
 from headway.testing.simulated import Link
+from headway.testing.virtual import run_virtual
 
 from .cluster import Cluster, live
 
@@ -119,8 +122,6 @@ def test_a_crash_at_any_step_of_a_start_starts_one_copy(call: str) -> None:
     job = next(one for one in base.jobs if one.cancel_s is None)
     for where in (f"{call} launch", "before append", "after append"):
         for count in range(1, 12):
-            from headway.testing.live_scenarios import Death
-
             quiet = LiveScenario(count, "fifo", base.nodes, (Owned(job.id, job.spec, job.script, 0.0),), (Death(where, count),))
             outcome = run_live(quiet)
             assert not outcome.wrongs, str(outcome)
@@ -140,8 +141,6 @@ def test_no_job_starts_on_a_node_whose_devices_have_not_been_seen() -> None:
         await body(cluster)
         cluster.judge()
         await cluster.down()
-
-    from headway.testing.virtual import run_virtual
 
     cluster = Cluster(gpus=[2])
     run_virtual(main)
@@ -226,6 +225,7 @@ def test_a_node_that_comes_and_goes_does_not_restart_its_jobs_for_ever() -> None
             cluster.machine.cut_off("n0")
             await cluster.to(30 + 40 * number)
             cluster.machine.heal("n0")
+            await asyncio.sleep(0.1)
             if number == 60:
                 assert cluster.controller.nodes()[0].phase == NodePhase.DRAINING
         assert job.attempt <= 3 + 1, "at most as many restarts as make the node suspect"
@@ -237,22 +237,20 @@ def test_a_node_that_comes_and_goes_does_not_restart_its_jobs_for_ever() -> None
 
 
 def test_of_two_failures_that_which_can_be_helped_is() -> None:
-    """Two jobs lose their nodes. The first has no other node that is large enough; the second has."""
+    """Two jobs lose their nodes. There is no other for the first, which is at the head of the queue; for the second there is."""
 
     async def body(cluster: Cluster) -> None:
-        large = await cluster.submit("large", gpus=4, work_s=50.0, every_s=1.0)
-        small = await cluster.submit("small", gpus=2, work_s=50.0, every_s=1.0)
+        cluster.machine.presume_s = 2.0
+        large = await cluster.submit("large", gpus=4, work_s=50.0, estimate_s=50.0, every_s=1.0)
+        small = await cluster.submit("small", gpus=2, work_s=50.0, estimate_s=50.0, every_s=1.0)
         await cluster.to(5)
         assert (large.nodes, small.nodes) == (("n0",), ("n1",))
         for name in ("n0", "n1"):
-            cluster.machine.power_off(name)
-        await cluster.to(8)
-        cluster.machine.heal("n1")
-        cluster.machine.power_off("n1")
-        await cluster.to(10)
-        cluster.machine.presume_s = 0.0
+            cluster.machine.cut_off(name)
         await cluster.to(12)
-        assert small.attempt >= 1
+        assert (cluster.phase("large"), cluster.phase("small"), small.nodes) == (Phase.QUEUED, Phase.RUNNING, ("n2",))
+        cluster.machine.heal("n0")
+        assert await cluster.end(large, small, by_s=120) == ["COMPLETED"] * 2
 
     live(body, policy="fifo-backfill", gpus=[4, 2, 2])
 
@@ -295,11 +293,6 @@ def test_two_controllers_that_start_together_leave_one() -> None:
 def test_a_step_of_the_wall_clock_changes_nothing(step_s: float, reboots: bool) -> None:
     base = live_scenario(4)
     spec = base.jobs[0].spec
-    from dataclasses import replace
-
-    from headway.testing.live_scenarios import Death
-    from headway.testing.machine import Script
-
     script = Script(work_s=1e6, tasks=1)
     endless = replace(
         spec, name="e", run=script.text(), time_limit_s=25.0, retry_max=0, parallelism=replace(spec.parallelism, data=1, data_max=1)
@@ -309,4 +302,4 @@ def test_a_step_of_the_wall_clock_changes_nothing(step_s: float, reboots: bool) 
     outcome = run_live(LiveScenario(1, "fifo", base.nodes, jobs, (Death(after_s=8.0),), wall_steps=steps, reboots=reboots))
     assert not outcome.wrongs, str(outcome)
     stop = next(line for line in outcome.trace if "time-limit" in line)
-    assert float(stop.split()[0]) == pytest.approx(25.0, abs=0.5)
+    assert -0.1 <= float(stop.split()[0]) - 25.0 <= (8.1 if reboots else 0.1), "time that a reboot hides is between the journal's last entry and the boot"

@@ -55,6 +55,7 @@ from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submiss
 from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
 from headway.runtime.launch import found_in, make_launch
+from headway.runtime.quarantine import Quarantine
 from headway.sim.run import round_seed
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ EPOCHS_TRIED_MAX = 40
 WAIT_S_MAX = 3600.0
 GRACE_OF_UNKNOWN_US = 30 * US
 """What an attempt is given to save itself that runs, and of which the journal knows nothing."""
+STRANGE_WAIT_US = 120 * US
+"""For so long nothing is started while such attempts end (only after the journal has lost its end)."""
 LOCAL = Capabilities(fractional_gpus=False)
 """What the local engine can do: it gives each slot to one job alone."""
 _WAKES = (
@@ -98,6 +101,7 @@ class Controller:
         self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
         self.pace = pace or Pace()
         self.state, self.names, self.board, self.calendar = State(), Names(), Board(), Calendar()
+        self.quarantine = Quarantine()
         self.epoch = 0
         self.rounds = self.refused = 0
         self.notes: list[str] = []
@@ -115,6 +119,8 @@ class Controller:
         self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus)
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._reconcile_us = c.NEVER
+        self._strange_us = c.NEVER
+        """Since when attempts run of which the journal knows nothing."""
         self.stopping = False
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -138,7 +144,8 @@ class Controller:
         self._pump.add_done_callback(lambda _: self._wake.set())
         await self._reconcile()
         await self._settle()
-        await self._round()
+        if not self._waits():
+            await self._round()
 
     async def run(self) -> None:
         """Go on until `stop`. Raises `FencedError` or `JournalError` when it must not go on."""
@@ -193,6 +200,7 @@ class Controller:
             self.notes.append(f"{damage}; going on from there, the damaged file is kept as {kept.name}")
 
     def _note_anchors(self, batch: EventBatch) -> None:
+        self.quarantine.fold(batch)
         for index, text in batch.texts.items():
             if batch.records[index, c.E_KIND] == EventKind.EPOCH:
                 anchor = Anchor.from_text(int(batch.records[index, c.E_T]), text)
@@ -295,11 +303,17 @@ class Controller:
         now = self.now_us()
         if now >= self._reconcile_us:
             await self._look()
+        self._record(self.quarantine.events(self.state, now))
         await self._carry_out(overdue(self.state, now))
         await self._settle()
-        if self._due_us() <= self.now_us():
+        if self._due_us() <= self.now_us() and not self._waits():
             await self._round()
-        return min(self._due_us(), self._reconcile_us, next_overdue_us(self.state))
+        due = c.NEVER if self._waits() else self._due_us()
+        return min(due, self._reconcile_us, next_overdue_us(self.state), self.quarantine.next_us())
+
+    def _waits(self) -> bool:
+        """Whether nothing is started yet because of what runs and is not known: it has places that seem free."""
+        return self._strange_us <= self.now_us() < self._strange_us + STRANGE_WAIT_US
 
     def _due_us(self) -> int:
         """When the next round is due."""
@@ -468,6 +482,11 @@ class Controller:
         self._record(events)
         for job, attempt in over:
             await self._acknowledge(job, attempt)
+        if all(self.state.row(orphan.job) is not None for orphan in orphans):
+            self._strange_us = c.NEVER
+        else:
+            self._strange_us = min(self._strange_us, now)
+            self._reconcile_us = now + US
         for orphan in orphans:
             row = self.state.row(orphan.job)
             if row is not None and self.state.J[c.J_ATTEMPT, row] == orphan.attempt:
