@@ -59,7 +59,11 @@ def test_the_seeds_are_of_all_kinds() -> None:
     assert sum(death.tail_lost > 0 for death in deaths) >= 10
     assert sum(len(s.pauses) > 0 for s in all_of_them) >= 200
     assert {fault.power for s in all_of_them for fault in s.node_faults} == {True, False}
-    assert any(s.presume_s < 100 for s in all_of_them) and any(s.wall_steps for s in all_of_them) and any(s.reboots for s in all_of_them)
+    assert (
+        any(s.presume_s < 100 for s in all_of_them)
+        and any(s.wall_steps for s in all_of_them)
+        and any(s.reboots for s in all_of_them)
+    )
 
 
 def test_a_failing_seed_says_what_and_when(monkeypatch: pytest.MonkeyPatch) -> None:

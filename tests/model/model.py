@@ -14,8 +14,8 @@ State (all tuples, so that states can be compared):
 * controllers: what each does next, what it has read, and what it believes of each job.
 
 What must hold in every state (`wrongs`): the GPU is never given twice; a job never runs in two attempts; no attempt of a job is
-launched after one of it has completed; whatever the journal says has completed has completed; and from every state that is not the
-end there is a way on, and a way to the end.
+launched after one of it has completed; whatever the journal says has completed has completed; and from every state from which the
+model's limits leave one there is a way to the end.
 """
 
 from __future__ import annotations
@@ -153,7 +153,10 @@ class Search:
                 w._replace(engine=put(w.engine, job, ended), completed=put(w.completed, job, True)),
             )
         if seen.doing == "stopping":
-            yield f"job {job} has saved itself, or is killed", w._replace(engine=put(w.engine, job, Seen(seen.attempt, "stopped")))
+            yield (
+                f"job {job} has saved itself, or is killed",
+                w._replace(engine=put(w.engine, job, Seen(seen.attempt, "stopped"))),
+            )
 
     def brain_steps(self, w: World, who: int, brain: Brain) -> Iterator[tuple[str, World]]:
         def with_brain(world: World, **change: object) -> World:
@@ -161,7 +164,12 @@ class Search:
 
         if brain.at == "off":
             if brain.starts < STARTS_MAX[who]:
-                yield "starts", with_brain(w, at="lease", current=True, jobs=w.journal.jobs, epoch=w.journal.epoch + 1, starts=brain.starts + 1)
+                yield (
+                    "starts",
+                    with_brain(
+                        w, at="lease", current=True, jobs=w.journal.jobs, epoch=w.journal.epoch + 1, starts=brain.starts + 1
+                    ),
+                )
         elif brain.at == "lease":
             yield from self._write(w, who, ("epoch", 0, brain.epoch), at="fence")
         elif brain.at == "fence":
@@ -182,11 +190,12 @@ class Search:
         """One entry: the controller that is not at the journal's end has been replaced, and gives up."""
         brain = w.brains[who]
         if self.rules.numbers and not brain.current:
-            yield "finds its place in the journal taken, and gives up", w._replace(
-                brains=put(w.brains, who, Brain(starts=brain.starts))
+            yield (
+                "finds its place in the journal taken, and gives up",
+                w._replace(brains=put(w.brains, who, Brain(starts=brain.starts))),
             )
             return
-        kind, job, attempt = entry
+        kind, _, attempt = entry
         changed = brain._replace(jobs=after(brain.jobs, entry))._replace(**change)
         other = w.brains[1 - who]
         brains = put(put(w.brains, who, changed), 1 - who, other._replace(current=False) if self.rules.numbers else other)
@@ -228,8 +237,11 @@ class Search:
                         yield from self._write(w, who, entry, call=call, at="carry")
                     else:
                         early = self._acknowledge(w, brain, job, seen.attempt)
-                        yield "acknowledges first", early._replace(
-                            brains=put(early.brains, who, brain._replace(at="owes", call=(seen.doing, job, seen.attempt)))
+                        yield (
+                            "acknowledges first",
+                            early._replace(
+                                brains=put(early.brains, who, brain._replace(at="owes", call=(seen.doing, job, seen.attempt)))
+                            ),
                         )
                 else:
                     yield (

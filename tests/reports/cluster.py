@@ -16,7 +16,8 @@ from headway.runtime.board import JobRecord
 from headway.runtime.controller import Controller, Pace
 from headway.testing.invariants import verify
 from headway.testing.live_process import MemoryJournal
-from headway.testing.machine import Machine, Script
+from headway.testing.machine import Machine
+from headway.testing.script import Script
 from headway.testing.simulated import Link, SimulatedEngine
 from headway.testing.virtual import US, VirtualClock, now_us, run_virtual
 

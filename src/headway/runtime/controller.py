@@ -45,30 +45,24 @@ from headway.engines.base import (
     Running,
     StaleAttempt,
     StaleEpoch,
-    ended_event,
 )
 from headway.perf.histories import Histories
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.clock import Anchor, Calendar, Clock, JournalClock
-from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, next_overdue_us, overdue
+from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, give, next_overdue_us, overdue, refuse
 from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
-from headway.runtime.launch import found_in, make_launch
+from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch
 from headway.runtime.quarantine import Quarantine
 from headway.sim.run import round_seed
 
 log = logging.getLogger(__name__)
 
 US = 1_000_000
-SETTLES_MAX = 1000
-"""Answers that may follow from each other at one instant before something must be going round in circles."""
+SETTLES_MAX = 1000  # answers that may follow from each other at one instant before something must be going round in circles
 EPOCHS_TRIED_MAX = 40
 WAIT_S_MAX = 3600.0
-GRACE_OF_UNKNOWN_US = 30 * US
-"""What an attempt is given to save itself that runs, and of which the journal knows nothing."""
-STRANGE_WAIT_US = 120 * US
-"""For so long nothing is started while such attempts end (only after the journal has lost its end)."""
 LOCAL = Capabilities(fractional_gpus=False)
 """What the local engine can do: it gives each slot to one job alone."""
 _WAKES = (
@@ -119,8 +113,7 @@ class Controller:
         self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus)
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._reconcile_us = c.NEVER
-        self._strange_us = c.NEVER
-        """Since when attempts run of which the journal knows nothing."""
+        self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing
         self.stopping = False
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -176,7 +169,7 @@ class Controller:
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
-        _refuse(self._inbox)
+        refuse(self._inbox)
         await self.engine.close()
         self.journal.close()
 
@@ -308,8 +301,12 @@ class Controller:
         await self._settle()
         if self._due_us() <= self.now_us() and not self._waits():
             await self._round()
-        due = c.NEVER if self._waits() else self._due_us()
-        return min(due, self._reconcile_us, next_overdue_us(self.state), self.quarantine.next_us())
+        return min(
+            c.NEVER if self._waits() else self._due_us(),
+            self._reconcile_us,
+            next_overdue_us(self.state),
+            self.quarantine.next_us(),
+        )
 
     def _waits(self) -> bool:
         """Whether nothing is started yet because of what runs and is not known: it has places that seem free."""
@@ -402,7 +399,6 @@ class Controller:
             log.warning("%s", error)
             answers.add(self.now_us(), EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1, text=str(error))
         except NodeUnreachable as error:
-            log.warning("job %d, attempt %d: %s", job, attempt, error)
             answers.add(self.now_us(), EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1, text=str(error))
             answers.add(self.now_us(), EventKind.NODE_DOWN, self.names.number(Name.NODE, error.node))
         except (EngineError, UserError, ValueError, KeyError, OSError) as error:
@@ -428,7 +424,7 @@ class Controller:
         try:
             over = self._take(inbox, self.now_us())
         except BaseException:
-            _refuse(inbox)
+            refuse(inbox)
             raise
         for job, attempt in over:
             await self._acknowledge(job, attempt)
@@ -446,11 +442,11 @@ class Controller:
         answered = self.intake.admit_all(submissions, now, out)
         self._record(out.take())
         for submission, number, is_new in answered:
-            _answer(submission.answer, (self.board.by_number(number), is_new))
+            give(submission.answer, (self.board.by_number(number), is_new))
         cancellations = [entry for entry in inbox if isinstance(entry, Cancellation)]
         self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
         for entry in cancellations:
-            _answer(entry.answer, self.board.by_number(entry.number))
+            give(entry.answer, self.board.by_number(entry.number))
         return over
 
     async def _look(self) -> None:
@@ -465,28 +461,21 @@ class Controller:
         """Compare with what the engine really has: take in what was missed, end what must not run, ask again for stops."""
         records, nodes = await self.engine.snapshot(), await self.engine.inventory()
         now = self.now_us()
-        self._reconcile_us = now + self.pace.reconcile_us
         self._record(reach_events(self.state, nodes, now))
         self.intake.last_job = max([self.intake.last_job, *(record.job for record in records)])
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
         for record in records:
             if isinstance(record, Ended):
-                row = self.state.row(record.job)
-                waits = row is not None and self.state.J[c.J_PHASE, row] == Phase.STARTING
-                if record.started and waits and self.state.J[c.J_ATTEMPT, row] == record.attempt:
-                    missed.add(now, EventKind.STARTED, record.job, record.attempt)
-                self.intake.report(ended_event(record), now, missed, over)
+                self.intake.missed(record, now, missed, over)
         self._record(missed.take())
         events, orphans = reconcile(self.state, found_in(records), now)
         self._record(events)
         for job, attempt in over:
             await self._acknowledge(job, attempt)
-        if all(self.state.row(orphan.job) is not None for orphan in orphans):
-            self._strange_us = c.NEVER
-        else:
-            self._strange_us = min(self._strange_us, now)
-            self._reconcile_us = now + US
+        strange = any(self.state.row(orphan.job) is None for orphan in orphans)
+        self._strange_us = min(self._strange_us, now) if strange else c.NEVER
+        self._reconcile_us = now + (US if strange else self.pace.reconcile_us)
         for orphan in orphans:
             row = self.state.row(orphan.job)
             if row is not None and self.state.J[c.J_ATTEMPT, row] == orphan.attempt:
@@ -512,15 +501,3 @@ class Controller:
 def _owned(batch: EventBatch) -> EventBatch:
     """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
     return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch
-
-
-def _refuse(inbox: Sequence[EngineEvent | Submission | Cancellation]) -> None:
-    """Tell whoever still waits that there will be no answer."""
-    for entry in inbox:
-        if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
-            entry.answer.set_exception(UserError("the controller has stopped"))
-
-
-def _answer(future: asyncio.Future[Any], value: object) -> None:
-    if not future.done():
-        future.set_result(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec
 from headway.core.state import State
 from headway.core.units import name_fault
-from headway.engines.base import EngineEvent, NodeBack, NodeLost, Started
+from headway.engines.base import Ended, EngineEvent, NodeBack, NodeLost, Started, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.launch import add_end, spec_text
@@ -44,6 +45,19 @@ class Cancellation:
 
     number: int
     answer: asyncio.Future[JobRecord]
+
+
+def refuse(inbox: Sequence[EngineEvent | Submission | Cancellation]) -> None:
+    """Tell whoever still waits that there will be no answer."""
+    for entry in inbox:
+        if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
+            entry.answer.set_exception(UserError("the controller has stopped"))
+
+
+def give(future: asyncio.Future[Any], value: object) -> None:
+    """Answer, if whoever asked still waits."""
+    if not future.done():
+        future.set_result(value)
 
 
 @dataclass(slots=True)
@@ -120,6 +134,14 @@ class Intake:
             if not going and job[c.J_MUST_STOP] != Reason.CANCELLED:
                 out.add(now, EventKind.CANCEL_REQUESTED, number, int(job[c.J_ATTEMPT]))
         return out.take()
+
+    def missed(self, record: Ended, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
+        """As `report`, for an end that a snapshot tells of; the start before it may have been missed too."""
+        row = self.state.row(record.job)
+        waits = row is not None and self.state.J[c.J_PHASE, row] == Phase.STARTING
+        if record.started and waits and self.state.J[c.J_ATTEMPT, row] == record.attempt:
+            out.add(now, EventKind.STARTED, record.job, record.attempt)
+        self.report(ended_event(record), now, out, over)
 
     def report(self, event: EngineEvent, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
         """Append what an engine's event means, unless it is old news; note the (job, attempt) whose end is to be acknowledged."""

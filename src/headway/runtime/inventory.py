@@ -19,9 +19,9 @@ RACK = 0
 def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> EventBatch:
     """The events between the nodes of the tables and these.
 
-    A node that is new is added, one that has gone or can't be reached is down, one that is back is up. One whose number or kind of GPUs has
-    changed is added anew, if no job is on it. Its cpus and memory stay what they were at first: what a machine says of its
-    memory changes by a little with each boot, and jobs have been placed by the old numbers.
+    A node that is new is added, one that has gone or can't be reached is down, one that is back is up. One whose number or kind
+    of GPUs has changed is added anew, if no job is on it. Its cpus and memory stay what they were at first: what a machine says
+    of its memory changes by a little with each boot, and jobs have been placed by the old numbers.
 
     Raises:
         UserError: a node that jobs are on has changed.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from headway.core.model import Checkpoint, GpuDemand, JobSpec, Parallelism, Resources
 from headway.engines.base import NodeInfo
-from headway.testing.machine import Script
+from headway.testing.script import Script
 
 POLICIES = (
     "fifo", "fifo-backfill", "srtf", "las:quantum=20", "srtf+mlf-c", "mlf-h", "tiresias:threshold=20,queues=3,factor=4",

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from headway.engines.base import EngineError, EngineEvent, EngineInvariant, EventStream, Launch, NodeInfo, Record
 from headway.testing.engine_checks import Commands
-from headway.testing.machine import Machine, Script
+from headway.testing.machine import Machine
+from headway.testing.script import Script
 
 
 class Died(BaseException):
@@ -81,7 +82,9 @@ class SimulatedEngine:
         try:
             await self._before("launch")
         except EngineError:
-            self.machine.failed.setdefault(launch.name, set()).add(launch.attempt)  # To a controller, a launch that is refused is a failed start.
+            self.machine.failed.setdefault(launch.name, set()).add(
+                launch.attempt
+            )  # To a controller, a launch that is refused is a failed start.
             raise
         try:
             self.machine.launch(launch)
