@@ -36,7 +36,6 @@ from headway.core.round import Brains, next_round_us, run_round, settled
 from headway.core.state import State
 from headway.core.view import ClusterView, JobView, NodeView
 from headway.engines.base import (
-    Ended,
     Engine,
     EngineError,
     EngineEvent,
@@ -107,8 +106,7 @@ class Controller:
         self._histories = Histories() if getattr(brains.policy, "asks", False) else None
         self._since_round: list[EventBatch] = []
         self._inbox: list[EngineEvent | Submission | Cancellation] = []
-        self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._wake, self._changed = asyncio.Event(), asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus)
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
@@ -465,9 +463,7 @@ class Controller:
         self.intake.last_job = max([self.intake.last_job, *(record.job for record in records)])
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
-        for record in records:
-            if isinstance(record, Ended):
-                self.intake.missed(record, now, missed, over)
+        self.intake.missed(records, now, missed, over)
         self._record(missed.take())
         events, orphans = reconcile(self.state, found_in(records), now)
         self._record(events)

@@ -16,7 +16,7 @@ from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec
 from headway.core.state import State
 from headway.core.units import name_fault
-from headway.engines.base import Ended, EngineEvent, NodeBack, NodeLost, Started, ended_event
+from headway.engines.base import Ended, EngineEvent, NodeBack, NodeLost, Record, Started, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.launch import add_end, spec_text
@@ -135,13 +135,16 @@ class Intake:
                 out.add(now, EventKind.CANCEL_REQUESTED, number, int(job[c.J_ATTEMPT]))
         return out.take()
 
-    def missed(self, record: Ended, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
-        """As `report`, for an end that a snapshot tells of; the start before it may have been missed too."""
-        row = self.state.row(record.job)
-        waits = row is not None and self.state.J[c.J_PHASE, row] == Phase.STARTING
-        if record.started and waits and self.state.J[c.J_ATTEMPT, row] == record.attempt:
-            out.add(now, EventKind.STARTED, record.job, record.attempt)
-        self.report(ended_event(record), now, out, over)
+    def missed(self, records: Sequence[Record], now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
+        """As `report`, for the ends that a snapshot tells of; the start before may have been missed too."""
+        for record in records:
+            if not isinstance(record, Ended):
+                continue
+            row = self.state.row(record.job)
+            waits = row is not None and self.state.J[c.J_PHASE, row] == Phase.STARTING
+            if record.started and waits and self.state.J[c.J_ATTEMPT, row] == record.attempt:
+                out.add(now, EventKind.STARTED, record.job, record.attempt)
+            self.report(ended_event(record), now, out, over)
 
     def report(self, event: EngineEvent, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
         """Append what an engine's event means, unless it is old news; note the (job, attempt) whose end is to be acknowledged."""
