@@ -15,7 +15,8 @@ BASE := $(VENV)/.stamp-base
 DEV := $(VENV)/.stamp-dev
 
 SEED ?= 1
-N ?= 500
+SEEDS ?= 500
+N ?= $(SEEDS)
 ARGS ?=
 # The policies whose kernels are compiled beforehand; empty: all.
 WARM :=
@@ -53,8 +54,9 @@ fix: $(DEV) ## let ruff repair and format the code
 	$(PY) -m ruff format .
 
 .PHONY: fuzz
-fuzz: $(DEV) warm ## replay simulated faults from a seed: make fuzz SEED=123 [N=500]
+fuzz: $(DEV) warm ## faults from a seed on, simulated and live: make fuzz [SEED=1] [SEEDS=500]
 	$(PY) -m headway.testing.fuzz --seed $(SEED) --count $(N)
+	$(PY) -m headway.testing.fuzz --live --seed $(SEED) --count $(N)
 
 .PHONY: bench
 bench: $(DEV) warm ## measure, and compare with the committed ratios

@@ -204,7 +204,8 @@ class LocalEngine:
             records.append(Running(attempt.job, attempt.attempt, attempt.epoch, phase, attempt.places()))
         return tuple(records)
 
-    async def acknowledge(self, job: int, attempt: int) -> None:
+    async def acknowledge(self, epoch: int, job: int, attempt: int) -> None:
+        self._dir.enter(epoch)
         found = self._attempts.get((job, attempt))
         if found is None:
             return

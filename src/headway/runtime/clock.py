@@ -70,7 +70,7 @@ class JournalClock:
 
     def anchor(self) -> Anchor:
         """Now, on all three clocks."""
-        return Anchor(self.now_us(), self.boot_id, boottime_us(), datetime.now(UTC))
+        return Anchor(self.now_us(), self.boot_id, boottime_us(), wall_now())
 
 
 class Calendar:
@@ -98,6 +98,11 @@ class Calendar:
 def boottime_us() -> int:
     """Microseconds since the machine's boot, sleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def wall_now() -> datetime:
+    """What the wall clock says (UTC)."""
+    return datetime.now(UTC)
 
 
 def read_boot_id() -> str:

@@ -36,31 +36,30 @@ from headway.core.round import Brains, next_round_us, run_round, settled
 from headway.core.state import State
 from headway.core.view import ClusterView, JobView, NodeView
 from headway.engines.base import (
-    Ended,
     Engine,
     EngineError,
     EngineEvent,
     NodeBack,
+    NodeUnreachable,
     Running,
     StaleAttempt,
     StaleEpoch,
-    ended_event,
 )
 from headway.perf.histories import Histories
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.clock import Anchor, Calendar, Clock, JournalClock
-from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, next_overdue_us, overdue
-from headway.runtime.inventory import inventory_events
+from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, give, next_overdue_us, overdue, refuse
+from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
-from headway.runtime.launch import found_in, make_launch
+from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch
+from headway.runtime.quarantine import Quarantine
 from headway.sim.run import round_seed
 
 log = logging.getLogger(__name__)
 
 US = 1_000_000
-SETTLES_MAX = 1000
-"""Answers that may follow from each other at one instant before something must be going round in circles."""
+SETTLES_MAX = 1000  # answers that may follow from each other at one instant before something must be going round in circles
 EPOCHS_TRIED_MAX = 40
 WAIT_S_MAX = 3600.0
 LOCAL = Capabilities(fractional_gpus=False)
@@ -95,6 +94,7 @@ class Controller:
         self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
         self.pace = pace or Pace()
         self.state, self.names, self.board, self.calendar = State(), Names(), Board(), Calendar()
+        self.quarantine = Quarantine()
         self.epoch = 0
         self.rounds = self.refused = 0
         self.notes: list[str] = []
@@ -106,12 +106,12 @@ class Controller:
         self._histories = Histories() if getattr(brains.policy, "asks", False) else None
         self._since_round: list[EventBatch] = []
         self._inbox: list[EngineEvent | Submission | Cancellation] = []
-        self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._wake, self._changed = asyncio.Event(), asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus)
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._reconcile_us = c.NEVER
+        self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing
         self.stopping = False
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -135,7 +135,8 @@ class Controller:
         self._pump.add_done_callback(lambda _: self._wake.set())
         await self._reconcile()
         await self._settle()
-        await self._round()
+        if not self._waits():
+            await self._round()
 
     async def run(self) -> None:
         """Go on until `stop`. Raises `FencedError` or `JournalError` when it must not go on."""
@@ -166,7 +167,7 @@ class Controller:
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait([self._pump])
-        _refuse(self._inbox)
+        refuse(self._inbox)
         await self.engine.close()
         self.journal.close()
 
@@ -190,6 +191,7 @@ class Controller:
             self.notes.append(f"{damage}; going on from there, the damaged file is kept as {kept.name}")
 
     def _note_anchors(self, batch: EventBatch) -> None:
+        self.quarantine.fold(batch)
         for index, text in batch.texts.items():
             if batch.records[index, c.E_KIND] == EventKind.EPOCH:
                 anchor = Anchor.from_text(int(batch.records[index, c.E_T]), text)
@@ -291,12 +293,22 @@ class Controller:
         await self._take_in()
         now = self.now_us()
         if now >= self._reconcile_us:
-            await self._reconcile()
+            await self._look()
+        self._record(self.quarantine.events(self.state, now))
         await self._carry_out(overdue(self.state, now))
         await self._settle()
-        if self._due_us() <= self.now_us():
+        if self._due_us() <= self.now_us() and not self._waits():
             await self._round()
-        return min(self._due_us(), self._reconcile_us, next_overdue_us(self.state))
+        return min(
+            c.NEVER if self._waits() else self._due_us(),
+            self._reconcile_us,
+            next_overdue_us(self.state),
+            self.quarantine.next_us(),
+        )
+
+    def _waits(self) -> bool:
+        """Whether nothing is started yet because of what runs and is not known: it has places that seem free."""
+        return self._strange_us <= self.now_us() < self._strange_us + STRANGE_WAIT_US
 
     def _due_us(self) -> int:
         """When the next round is due."""
@@ -384,13 +396,16 @@ class Controller:
             # Only after the journal has lost its end: the engine knows attempts that it doesn't. This one never ran.
             log.warning("%s", error)
             answers.add(self.now_us(), EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1, text=str(error))
+        except NodeUnreachable as error:
+            answers.add(self.now_us(), EventKind.STOPPED, job, attempt, a=Reason.NODE_LOST, b=-1, text=str(error))
+            answers.add(self.now_us(), EventKind.NODE_DOWN, self.names.number(Name.NODE, error.node))
         except (EngineError, UserError, ValueError, KeyError, OSError) as error:
             log.warning("job %d, attempt %d can't be launched: %s", job, attempt, error)
             answers.add(self.now_us(), EventKind.START_FAILED, job, attempt, b=-1, text=str(error))
 
     async def _stop(self, job: int, attempt: int, reason: Reason) -> None:
         row = self.state.row(job)
-        grace_us = int(self.state.J[c.J_GRACE, row]) if row is not None else 0
+        grace_us = int(self.state.J[c.J_GRACE, row]) if row is not None else GRACE_OF_UNKNOWN_US
         try:
             await self.engine.stop(self.epoch, job, attempt, grace_us / US, reason.word)
         except StaleEpoch as error:
@@ -407,12 +422,12 @@ class Controller:
         try:
             over = self._take(inbox, self.now_us())
         except BaseException:
-            _refuse(inbox)
+            refuse(inbox)
             raise
         for job, attempt in over:
             await self._acknowledge(job, attempt)
         if any(isinstance(entry, NodeBack) for entry in inbox):
-            await self._reconcile()
+            await self._look()
 
     def _take(self, inbox: Sequence[EngineEvent | Submission | Cancellation], now: int) -> list[tuple[int, int]]:
         """Journal and answer; returns the (job, attempt) of the ends that are safe now."""
@@ -425,32 +440,38 @@ class Controller:
         answered = self.intake.admit_all(submissions, now, out)
         self._record(out.take())
         for submission, number, is_new in answered:
-            _answer(submission.answer, (self.board.by_number(number), is_new))
+            give(submission.answer, (self.board.by_number(number), is_new))
         cancellations = [entry for entry in inbox if isinstance(entry, Cancellation)]
         self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
         for entry in cancellations:
-            _answer(entry.answer, self.board.by_number(entry.number))
+            give(entry.answer, self.board.by_number(entry.number))
         return over
+
+    async def _look(self) -> None:
+        """Reconcile; an engine that can't be asked now is asked again later."""
+        self._reconcile_us = self.now_us() + self.pace.reconcile_us
+        try:
+            await self._reconcile()
+        except (EngineError, OSError) as error:
+            log.warning("the engine can't be asked what runs: %s; will be asked again", error)
 
     async def _reconcile(self) -> None:
         """Compare with what the engine really has: take in what was missed, end what must not run, ask again for stops."""
-        records = await self.engine.snapshot()
+        records, nodes = await self.engine.snapshot(), await self.engine.inventory()
         now = self.now_us()
-        self._reconcile_us = now + self.pace.reconcile_us
+        self._record(reach_events(self.state, nodes, now))
+        self.intake.last_job = max([self.intake.last_job, *(record.job for record in records)])
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
-        for record in records:
-            if isinstance(record, Ended):
-                row = self.state.row(record.job)
-                waits = row is not None and self.state.J[c.J_PHASE, row] == Phase.STARTING
-                if record.started and waits and self.state.J[c.J_ATTEMPT, row] == record.attempt:
-                    missed.add(now, EventKind.STARTED, record.job, record.attempt)
-                self.intake.report(ended_event(record), now, missed, over)
+        self.intake.missed(records, now, missed, over)
         self._record(missed.take())
         events, orphans = reconcile(self.state, found_in(records), now)
         self._record(events)
         for job, attempt in over:
             await self._acknowledge(job, attempt)
+        strange = any(self.state.row(orphan.job) is None for orphan in orphans)
+        self._strange_us = min(self._strange_us, now) if strange else c.NEVER
+        self._reconcile_us = now + (US if strange else self.pace.reconcile_us)
         for orphan in orphans:
             row = self.state.row(orphan.job)
             if row is not None and self.state.J[c.J_ATTEMPT, row] == orphan.attempt:
@@ -466,7 +487,9 @@ class Controller:
     async def _acknowledge(self, job: int, attempt: int) -> None:
         """The end of an attempt is safe in the journal."""
         try:
-            await self.engine.acknowledge(job, attempt)
+            await self.engine.acknowledge(self.epoch, job, attempt)
+        except StaleEpoch as error:
+            raise FencedError(str(error)) from None
         except (EngineError, OSError) as error:
             log.warning("job %d, attempt %d can't be acknowledged: %s", job, attempt, error)
 
@@ -474,15 +497,3 @@ class Controller:
 def _owned(batch: EventBatch) -> EventBatch:
     """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
     return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch
-
-
-def _refuse(inbox: Sequence[EngineEvent | Submission | Cancellation]) -> None:
-    """Tell whoever still waits that there will be no answer."""
-    for entry in inbox:
-        if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
-            entry.answer.set_exception(UserError("the controller has stopped"))
-
-
-def _answer(future: asyncio.Future[Any], value: object) -> None:
-    if not future.done():
-        future.set_result(value)

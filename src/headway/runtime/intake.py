@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec
 from headway.core.state import State
 from headway.core.units import name_fault
-from headway.engines.base import EngineEvent, NodeBack, NodeLost, Started
+from headway.engines.base import Ended, EngineEvent, NodeBack, NodeLost, Record, Started, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.launch import add_end, spec_text
@@ -46,6 +47,19 @@ class Cancellation:
     answer: asyncio.Future[JobRecord]
 
 
+def refuse(inbox: Sequence[EngineEvent | Submission | Cancellation]) -> None:
+    """Tell whoever still waits that there will be no answer."""
+    for entry in inbox:
+        if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
+            entry.answer.set_exception(UserError("the controller has stopped"))
+
+
+def give(future: asyncio.Future[Any], value: object) -> None:
+    """Answer, if whoever asked still waits."""
+    if not future.done():
+        future.set_result(value)
+
+
 @dataclass(slots=True)
 class Intake:
     """Turns what comes in into events, by what the tables and the board know."""
@@ -56,12 +70,15 @@ class Intake:
     fractional_gpus: bool
     here: tuple[int, ...] = ()
     """The engine's nodes, by number."""
+    last_job: int = 0
+    """The highest number of a job that the engine knows: above the journal's own only if the journal has lost its end. A new job
+    must not have such a number: what is told of the old one would be taken for its own."""
 
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
-        number = max(int(self.state.C[c.C_LAST_ID]), 0) + 1
+        number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:
                 text = spec_text(entry.spec)
@@ -117,6 +134,17 @@ class Intake:
             if not going and job[c.J_MUST_STOP] != Reason.CANCELLED:
                 out.add(now, EventKind.CANCEL_REQUESTED, number, int(job[c.J_ATTEMPT]))
         return out.take()
+
+    def missed(self, records: Sequence[Record], now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
+        """As `report`, for the ends that a snapshot tells of; the start before may have been missed too."""
+        for record in records:
+            if not isinstance(record, Ended):
+                continue
+            row = self.state.row(record.job)
+            waits = row is not None and self.state.J[c.J_PHASE, row] == Phase.STARTING
+            if record.started and waits and self.state.J[c.J_ATTEMPT, row] == record.attempt:
+                out.add(now, EventKind.STARTED, record.job, record.attempt)
+            self.report(ended_event(record), now, out, over)
 
     def report(self, event: EngineEvent, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
         """Append what an engine's event means, unless it is old news; note the (job, attempt) whose end is to be acknowledged."""

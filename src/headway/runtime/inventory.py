@@ -19,9 +19,9 @@ RACK = 0
 def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> EventBatch:
     """The events between the nodes of the tables and these.
 
-    A node that is new is added, one that has gone is down, one that is back is up. One whose number or kind of GPUs has
-    changed is added anew, if no job is on it. Its cpus and memory stay what they were at first: what a machine says of its
-    memory changes by a little with each boot, and jobs have been placed by the old numbers.
+    A node that is new is added, one that has gone or can't be reached is down, one that is back is up. One whose number or kind
+    of GPUs has changed is added anew, if no job is on it. Its cpus and memory stay what they were at first: what a machine says
+    of its memory changes by a little with each boot, and jobs have been placed by the old numbers.
 
     Raises:
         UserError: a node that jobs are on has changed.
@@ -52,9 +52,9 @@ def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> Even
             if state.N[c.N_PHASE, number] != NodePhase.DOWN:
                 out.add(t_us, EventKind.NODE_DOWN, number)
             added.append((number, node))
-        elif state.N[c.N_PHASE, number] == NodePhase.DOWN:
+        elif node.reachable and state.N[c.N_PHASE, number] == NodePhase.DOWN:
             out.add(t_us, EventKind.NODE_UP, number)
-    here = {node.name for node in nodes}
+    here = {node.name for node in nodes if node.reachable} | {node.name for _, node in added}
     for name, number in numbers.items():
         if name not in here and state.N[c.N_PHASE, number] != NodePhase.DOWN:
             out.add(t_us, EventKind.NODE_DOWN, number)
@@ -69,7 +69,20 @@ def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> Even
         for number, node in added:
             row = (RACK, kinds[node.gpu_kind], node.gpus, first, node.cpus_milli, node.memory_bytes, NETWORK_BYTES_PER_S)
             out.add(t_us, EventKind.NODE_ADDED, number, payload=row)
+            if not node.reachable:
+                out.add(t_us, EventKind.NODE_DOWN, number)
             first += node.gpus
+    return out.take()
+
+
+def reach_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> EventBatch:
+    """The events between what the tables say of these nodes and whether they can be reached: a report of it may be lost."""
+    out = EventBuffer()
+    reachable = {node.name: node.reachable for node in nodes}
+    for number, name in state.names[Name.NODE].items():
+        down = state.N[c.N_PHASE, number] == NodePhase.DOWN
+        if name in reachable and reachable[name] == down:
+            out.add(t_us, EventKind.NODE_DOWN if not reachable[name] else EventKind.NODE_UP, number)
     return out.take()
 
 

@@ -14,12 +14,15 @@ from headway.core.model import JobSpec, from_json, to_json
 from headway.core.reconcile import Found
 from headway.core.state import State
 from headway.core.view import gpus_of
-from headway.engines.base import Exited, Launch, Record, Running, StartFailed, TaskLaunch, ended_event
-from headway.engines.local import NODE_REBOOTED
+from headway.engines.base import NODE_LOST, NODE_REBOOTED, Exited, Launch, Record, Running, StartFailed, TaskLaunch, ended_event
 
 UNKNOWN_UNITS = -1
 """In field b of an end: what the attempt has saved is not known."""
 MESSAGE_LENGTH_MAX = 500
+GRACE_OF_UNKNOWN_US = 30_000_000
+"""What an attempt is given to save itself that runs, and of which the journal knows nothing."""
+STRANGE_WAIT_US = 120_000_000
+"""For so long nothing is started while such attempts end (only after the journal has lost its end)."""
 
 
 def spec_text(spec: JobSpec) -> str:
@@ -52,14 +55,14 @@ def make_launch(state: State, epoch: int, job: int, attempt: int, places: Ints, 
 def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int) -> None:
     """Append the event of an attempt's end. Field c is the exit code; the text what the engine says beside it.
 
-    A machine that was switched off is not the job's failure: that counts as stopped, and no retry is spent.
+    A machine that was switched off or lost is not the job's failure: that counts as stopped, and no retry is spent.
     """
     if isinstance(end, StartFailed):
         out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=UNKNOWN_UNITS, text=_message(end.reason))
         return
     if end.after_stop:
         kind, a, text = EventKind.STOPPED, stop_reason, ""
-    elif end.reason == NODE_REBOOTED:
+    elif end.reason in (NODE_REBOOTED, NODE_LOST):
         kind, a, text = EventKind.STOPPED, int(Reason.NODE_LOST), end.reason
     elif end.exit_code == 0:
         kind, a, text = EventKind.COMPLETED, 0, end.reason
