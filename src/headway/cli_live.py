@@ -72,8 +72,10 @@ def up(
     journal: Annotated[
         str,
         typer.Option(
-            envvar="HEADWAY_JOURNAL", help="A PostgreSQL database for the journal; default: a file in HEADWAY_HOME.",
-            metavar="postgresql://…", show_envvar=False,
+            envvar="HEADWAY_JOURNAL",
+            help="A PostgreSQL database for the journal; default: a file in HEADWAY_HOME.",
+            metavar="postgresql://…",
+            show_envvar=False,
         ),
     ] = "",
     standby: Annotated[bool, typer.Option("--standby", help="Wait until no other controller lives, then take over.")] = False,

@@ -15,6 +15,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ _MAY_END = np.array(
     np.int64,
 )  # fmt: skip
 """Events after which a job may have ended."""
-_OF_JOBS = np.concatenate([_MAY_END, np.array([EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED], np.int64)])
+_OF_JOBS = np.concatenate(
+    [_MAY_END, np.array([EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED], np.int64)]
+)
 
 
 @dataclass(slots=True)
@@ -198,7 +201,7 @@ def pieces(batch: EventBatch) -> Iterator[EventBatch]:
     cuts.append(len(records))
     at = np.concatenate(([0], np.cumsum(records[:, c.E_POOL])))
     texts = sorted(batch.texts.items())
-    for begin, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for begin, stop in pairwise(cuts):
         mine = {i - begin: text for i, text in texts if begin <= i < stop}
         yield EventBatch(records[begin:stop], batch.pool[at[begin] : at[stop]], mine)
 
@@ -239,7 +242,8 @@ def _of_record(record: JobRecord) -> list[Any]:
 
 
 def _to_record(row: list[Any]) -> JobRecord:
-    return JobRecord(*(_ENUMS[name](value) if name in _ENUMS else value for name, value in zip(_FIELDS, row, strict=True)))
+    values: list[Any] = [_ENUMS[name](value) if name in _ENUMS else value for name, value in zip(_FIELDS, row, strict=True)]
+    return JobRecord(*values)
 
 
 def _of_histories(histories: Histories) -> list[Any]:

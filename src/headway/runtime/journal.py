@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from headway.core.codec import SCHEMA, DamagedSegmentError, decode, encode
@@ -160,7 +162,7 @@ class Journal:
         """
         self._next, self.events, self.damage, in_archive = after + 1, events, None, True
         try:
-            for name, body in self._archived(after):
+            for name, body in self.archived(after):
                 for seq, batch in self._batches_in(name, body):
                     if seq >= self._next:
                         self._read_one(len(batch))
@@ -179,7 +181,7 @@ class Journal:
         self._next += 1
         self.events += events
 
-    def _archived(self, after: int) -> list[tuple[str, bytes | None]]:
+    def archived(self, after: int) -> list[tuple[str, bytes | None]]:
         """Names (and, on PostgreSQL, bodies) of the archives with segments after this one."""
         with self._reading():
             asked = sa.select(archives.c.name, archives.c.body).where(archives.c.last > after).order_by(archives.c.first)
@@ -187,12 +189,13 @@ class Journal:
 
     def _batches_in(self, name: str, body: bytes | None) -> Iterator[tuple[int, EventBatch]]:
         """The numbered batches of an archive, which must go on where those before have ended."""
-        found = self._archive(name, body)
+        found = self.archive(name, body)
         if not found.first <= self._next <= found.last:
             raise DamagedArchiveError(f"segment {self._next} is missing before the archive {name}")
         yield from enumerate(found.batches(), found.first)
 
-    def _archive(self, name: str, body: bytes | None) -> Archive:
+    def archive(self, name: str, body: bytes | None) -> Archive:
+        """An archive by its name, from its file or its body; `DamagedArchiveError` if it isn't whole."""
         if body is not None:
             return checked(body, name, self.id)
         if self.archive_dir is None:
@@ -215,10 +218,18 @@ class Journal:
                 continue
             for row in found:
                 if row.schema > SCHEMA:
-                    raise UserError(f"schema version {row.schema}: this Headway reads up to {SCHEMA}; upgrade it", file=self.label)
+                    raise UserError(
+                        f"schema version {row.schema}: this Headway reads up to {SCHEMA}; upgrade it", file=self.label
+                    )
                 yield _Row(int(row.seq), int(row.events), row.body)
             if len(found) < count:
                 return
+
+    def stored(self, after: int, count: int) -> list[dict[str, Any]]:
+        """The rows of the segments after this one, as they are stored, without any check."""
+        with self._reading():
+            asked = sa.select(segments).where(segments.c.seq > after).order_by(segments.c.seq).limit(count)
+            return [dict(row) for row in self._db.execute(asked).mappings()]
 
     # -- writing --------------------------------------------------------------------------------------------------
     def append(self, batch: EventBatch) -> None:
@@ -245,6 +256,12 @@ class Journal:
             self._broken = f"the journal {self.label} can't be written: {reason(error)}"
             raise JournalError(self._broken) from None
         self._read_one(len(batch))
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that writes what it likes, for filling a new journal from another."""
+        with self.database.writing(self._db).begin():
+            yield self._db
 
     def cut(self) -> str:
         """Go on with the sound part alone. The damaged rest is kept; returns its name.

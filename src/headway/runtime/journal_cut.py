@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -44,16 +45,16 @@ def copy_sound(old: Connection, path: Path, whole: int, journal: str) -> Path:
     return fresh
 
 
-def _archives(old: Connection, folder: Path, whole: int, journal: str) -> list[dict[str, object]]:
+def _archives(old: Connection, folder: Path, whole: int, journal: str) -> list[dict[str, Any]]:
     """The rows of the table of archives."""
     try:
         with old.begin():
             return [dict(row) for row in old.execute(sa.select(archives).where(archives.c.last <= whole)).mappings()]
     except SQLAlchemyError:
-        return [row for row in _on_disk(folder, journal) if int(str(row["last"])) <= whole]
+        return [row for row in _on_disk(folder, journal) if row["last"] <= whole]
 
 
-def _on_disk(folder: Path, journal: str) -> list[dict[str, object]]:
+def _on_disk(folder: Path, journal: str) -> list[dict[str, Any]]:
     """The archives of a journal by what their files say, without those that another one covers."""
     found: list[Archive] = []
     for path in sorted(folder.glob("*.segments")):
@@ -69,7 +70,7 @@ def _on_disk(folder: Path, journal: str) -> list[dict[str, object]]:
 def _copy_segments(old: Connection, new: Connection, after: int, whole: int) -> None:
     """Copy the sound segments, a few at a time; where the file is damaged, one by one."""
     while after < whole:
-        rows: list[dict[str, object]] = []
+        rows: list[dict[str, Any]] = []
         for count in (ROWS, 1):
             asked = sa.select(segments).where(segments.c.seq > after, segments.c.seq <= whole)
             try:
@@ -82,7 +83,7 @@ def _copy_segments(old: Connection, new: Connection, after: int, whole: int) -> 
         if not rows:
             return
         new.execute(segments.insert(), rows)
-        after = int(str(rows[-1]["seq"]))
+        after = int(rows[-1]["seq"])
 
 
 def _copy_snapshots(old: Connection, new: Connection, whole: int) -> None:

@@ -267,4 +267,5 @@ def is_busy(error: BaseException) -> bool:
 def _is_about_the_disk(error: BaseException) -> bool:
     """Whether the file itself may be sound: the disk is full, read-only or out of reach."""
     text = reason(error)
-    return isinstance(error, OSError) or any(word in text for word in ("full", "readonly", "read-only", "unable to open", "locked"))
+    words = ("full", "readonly", "read-only", "unable to open", "locked")
+    return isinstance(error, OSError) or any(word in text for word in words)

@@ -3,7 +3,8 @@
 A snapshot is a header line `headway-snapshot SHA256`, and zlib-compressed: the length of a JSON document in a line, the
 document, and the bytes of its arrays one after the other. In the document numbers, strings, booleans, null and lists stand
 for themselves; what JSON has no form for is an object with one key: `d` a dict by its items (keys may be numbers), `t` a
-tuple, `a` an array, `n` a NumPy scalar and `f` a float that is not finite: its type and shape. The same values give the same bytes.
+tuple, `a` an array, `n` a NumPy scalar and `f` a float that is not finite: its type and shape. The same values give the same
+bytes.
 """
 
 from __future__ import annotations
