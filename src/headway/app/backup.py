@@ -78,25 +78,31 @@ def restore(file: Path, home: Home, where: Where) -> Json:
             # A copy, which may be brought to the present form first.
             copy = Path(folder, "copy.db")
             shutil.copyfile(file, copy)
-            source = Journal(copy)
             try:
-                verify(source)
-                if isinstance(where, Path):
-                    fresh, archived = Path(folder, "journal.db"), Path(folder, "journal.archive")
-                    told = _copied(source, fresh, archived)
-                    if archived.exists():
-                        archived.rename(home.root / archived.name)
-                    fresh.rename(where)
-                    sync_folder(home.root)
-                else:
-                    told = _into_database(source, where)
+                told = _restored(copy, Path(folder), where)
             except UserError as error:
                 raise UserError(error.message, file=str(file)) from None
-            finally:
-                source.close()
     except (OSError, SQLAlchemyError, DamagedArchiveError) as error:
         raise UserError(f"it could not be restored: {reason(error)}", file=str(file)) from None
     return {"file": str(file), "journal": where.render_as_string() if not isinstance(where, Path) else str(where), **told}
+
+
+def _restored(copy: Path, folder: Path, where: Where) -> Json:
+    """Make a journal of a copy of a backup, which has been read to its end; what it holds."""
+    source = Journal(copy)
+    try:
+        verify(source)
+        if not isinstance(where, Path):
+            return _into_database(source, where)
+        fresh, archived = folder / "journal.db", folder / "journal.archive"
+        told = _copied(source, fresh, archived)
+        if archived.exists():
+            archived.rename(where.with_suffix(".archive"))
+        fresh.rename(where)
+        sync_folder(where.parent)
+        return told
+    finally:
+        source.close()
 
 
 def _copied(source: Journal, path: Path, archive_dir: Path | None) -> Json:
