@@ -41,7 +41,11 @@ def ready(started: subprocess.Popen[str]) -> dict[str, Any]:
 def job_that_waits(cluster: Cluster) -> Path:
     gate = cluster.scratch / "gate"
     cluster.run("submit", "--name", "j", "--", "sh", "-c", WAITS.format(gate=gate))
-    until(lambda: cluster.job("j-1")["state"] == "running", "the job runs")
+    try:
+        until(lambda: cluster.job("j-1")["state"] == "running", "the job runs")
+    except Exception:
+        print(cluster.errors())
+        raise
     return gate
 
 

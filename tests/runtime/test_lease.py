@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -207,6 +209,25 @@ def test_a_beater_keeps_the_lease_and_tells_when_it_is_lost(home: Home, monkeypa
     assert lost.wait(30) and "has taken over with epoch 2" in said[0]
     beater.stop()
     other.close()
+    journal.close()
+
+
+def test_a_second_connection_of_a_process_drops_no_locks_of_the_first(tmp_path: Path) -> None:
+    """POSIX locks go when any descriptor of the file is closed: then another process would remove the log under a writer."""
+    journal = Journal(tmp_path / "j.db")
+    journal.lead()
+    list(journal.read())
+    Database(tmp_path / "j.db").close()
+    code = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT count(*) FROM segments'); db.close()"
+    for n in range(1, 4):
+        journal.append(batch(n))
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "j.db")], check=True)
+        assert (tmp_path / "j.db-wal").exists()
+    other = Database(tmp_path / "j.db")
+    with other.engine.connect() as db, other.writing(db).begin():
+        leases.beat(db, 1)
+    other.close()
+    journal.append(batch(4))
     journal.close()
 
 

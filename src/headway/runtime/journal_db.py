@@ -11,6 +11,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,7 @@ class Database:
         engine = None
         try:
             if isinstance(self.where, Path) and self.writes:
-                # Made here, since SQLite would make it readable for others.
-                os.close(os.open(self.where, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                _make(self.where)
             engine = _sqlite(self.where, self.writes) if isinstance(self.where, Path) else _postgres(self.where)
             with engine.connect() as db:
                 self._check_ours(db)
@@ -188,6 +188,13 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _make(path: Path) -> None:
+    """An empty file for a new journal, since SQLite would make one that others can read. One that is there is not opened: closing
+    it again would drop the locks that this process' connections hold on it, and another process would take its log away."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _sqlite(path: Path, writes: bool) -> Engine:
