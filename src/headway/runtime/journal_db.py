@@ -128,7 +128,7 @@ class Database:
         except (OSError, SQLAlchemyError, sqlite3.Error, ImportError) as error:
             if engine is not None:
                 engine.dispose()
-            hint = "; move it away to begin anew" if self.is_file and not _is_about_the_disk(error) else ""
+            hint = "; move it away to begin anew" if self.is_file and self.writes and not _is_about_the_disk(error) else ""
             raise UserError(f"the journal can't be opened: {reason(error)}{hint}", file=self.label) from None
         except UserError:
             if engine is not None:
