@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.runtime.test_snapshots import lead, long_history, write
 
 from headway.app.why import WhyRequest, read_journal, why
 from headway.core.columns import EventKind
@@ -13,7 +14,6 @@ from headway.core.events import concatenate
 from headway.policies.registry import make_policy
 from headway.runtime import keeper
 from headway.runtime.journal import Journal
-from tests.runtime.test_snapshots import lead, long_history, write
 
 
 def test_a_live_journal_is_read_with_its_archives_and_left_alone(tmp_path: Path) -> None:
