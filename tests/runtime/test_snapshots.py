@@ -173,7 +173,7 @@ def test_a_snapshot_of_other_code_is_passed_over(kept: tuple[Path, list[EventBat
     found, events, _ = recovered(where, "fifo")
     assert events > 0
     with monkeypatch.context() as patch:
-        patch.setattr(folding, "source_digest", lambda path: "another")
+        patch.setattr(folding, "CODE", "another")
         assert recovered(where, "fifo") == (found, 0, [])
     assert recovered(where, "tiresias:variant=gittins")[1] == 0, "it has no memo of this policy"
 

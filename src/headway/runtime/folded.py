@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ from headway.runtime.snapshot import DamagedSnapshotError, pack, unpack
 
 GROUP = 64
 """Segments that replay applies at once."""
+CODE = source_digest(Path(__file__))
+"""A digest of the code that folds, as it was when it was loaded."""
 ARRAYS = ("J", "T", "X", "F", "N", "G", "Q", "B", "R", "C")
 _MAY_END = np.array(
     [EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED, EventKind.CANCEL_REQUESTED,
@@ -86,9 +89,9 @@ class Folded:
 
     def key(self) -> str:
         """A digest of the code that folds, and of the policy, if it remembers."""
-        parts = [source_digest(Path(__file__)), str(self.histories is not None)]
+        parts = [CODE, str(self.histories is not None)]
         if hasattr(self.policy, "fold"):
-            parts += [repr(self.policy), *_sources(self.policy)]
+            parts += [repr(self.policy), _code_of(type(self.policy))]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def pack(self) -> bytes:
@@ -257,9 +260,11 @@ def _to_histories(histories: Histories, found: list[Any]) -> None:
     histories.ended.groups.update(groups)
 
 
-def _sources(policy: Any) -> Iterable[str]:
-    """Digests of the code that a policy's memo may come from."""
+@cache
+def _code_of(policy: type) -> str:
+    """A digest of the code that a policy's memo may come from. As that of CODE, it is taken once, and by a controller as it starts:
+    an upgrade in place must not give the new code's key to what the old code, which still runs, has folded."""
+    own = inspect.getsourcefile(policy)
     package = Path(headway.policies.__file__).parent
-    own = inspect.getsourcefile(type(policy))
-    for path in [*sorted(package.rglob("*.py")), *([Path(own)] if own else [])]:
-        yield hashlib.sha256(path.read_bytes()).hexdigest()
+    sources = [*sorted(package.rglob("*.py")), *([Path(own)] if own else [])]
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sources)).hexdigest()
