@@ -135,6 +135,18 @@ def fits(rows: dict[str, float]) -> None:
         rows[f"fit {name}"] = ms / 1e3 / stick
 
 
+def recovery(rows: dict[str, float]) -> None:
+    """What a start of a live controller costs, by how much there is to replay."""
+    from bench.recovery import measure
+
+    stick = yardstick_s()
+    r = measure(100_000, 20_000)
+    print(f"\nRecovery of 100,000 events in {r['segments']:,} segments, CPU s: {r['replay_s']:.2f}")
+    print(f"from a snapshot and the last 20,000: {r['snapshot_s']:.2f}; making the snapshot and archives: {r['keep_s']:.2f}")
+    rows["recovery replay"], rows["recovery snapshot"] = r["replay_s"] / stick, r["snapshot_s"] / stick
+    rows["recovery keep"] = r["keep_s"] / stick
+
+
 def imports(rows: dict[str, float]) -> None:
     """How much longer `headway --help` takes than an empty Typer program."""
     empty = "import typer\napp = typer.Typer()\n@app.command()\ndef main() -> None: ...\napp(['--help'], standalone_mode=False)"
@@ -156,11 +168,12 @@ def imports(rows: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["philly", "growth", "rounds", "fits", "imports", []], help="default: all")
+    known_parts = ["philly", "growth", "rounds", "fits", "recovery", "imports"]
+    parser.add_argument("parts", nargs="*", choices=[*known_parts, []], help="default: all")
     parser.add_argument("--write", action="store_true", help="write the ratios to bench/reference.json")
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
-    parts = asked.parts or ["philly", "growth", "rounds", "fits", "imports"]
+    parts = asked.parts or known_parts
     rows: dict[str, float] = {}
     if "philly" in parts:
         if PHILLY.exists():
@@ -173,6 +186,8 @@ def main() -> int:
         rounds(rows)
     if "fits" in parts:
         fits(rows)
+    if "recovery" in parts:
+        recovery(rows)
     if "imports" in parts:
         imports(rows)
     known: dict[str, float] = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}

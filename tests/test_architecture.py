@@ -45,7 +45,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~$})-])/(work|root)/")
 CODE_SUFFIXES = frozenset({".py", ".sh", ".toml", ".js", ".css", ".html", ".yaml", ".yml"})
 UNTRACKED_FOLDERS = re.compile(r"\.git|\.venv|build|dist|htmlcov|node_modules|__pycache__|\..*cache|\.hypothesis|.*\.egg-info")
 
-HEAVY = ("numba", "torch", "ray", "fastapi", "uvicorn", "botorch")
+HEAVY = ("numba", "torch", "ray", "fastapi", "uvicorn", "botorch", "sqlalchemy")
 
 
 @cache

@@ -69,6 +69,19 @@ def up(
     ] = "fifo",
     port: Annotated[int, typer.Option(help="Where the API listens on 127.0.0.1; 0: a free port.")] = 0,
     round_: Annotated[str, typer.Option("--round", help="Interval of rounds.", metavar="TIME")] = "1",
+    journal: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADWAY_JOURNAL",
+            help="A PostgreSQL database for the journal; default: a file in HEADWAY_HOME.",
+            metavar="postgresql://…",
+            show_envvar=False,
+        ),
+    ] = "",
+    standby: Annotated[bool, typer.Option("--standby", help="Wait until no other controller lives, then take over.")] = False,
+    lease: Annotated[
+        str, typer.Option(help="How long a controller may be silent before a standby takes over.", metavar="TIME")
+    ] = "4s",
     as_json: AsJson = False,
 ) -> None:
     """Start a controller on this machine and run jobs until Ctrl-C.
@@ -84,12 +97,15 @@ def up(
     from headway.runtime.warm import warm_up
 
     logging.basicConfig(format="headway: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    request = UpRequest(home=find_home(os.environ), nodes=nodes, policy=policy, port=port, round=round_)
+    request = UpRequest(
+        home=find_home(os.environ), nodes=nodes, policy=policy, port=port, round=round_, journal=journal, standby=standby,
+        lease=lease,
+    )  # fmt: skip
     prepared = prepare(request)
     if sys.stderr.isatty() and compiles_first():
         _note("compiling once, which takes a minute or two; later starts are quick")
     warm_up(prepared.chosen.policy)
-    live = asyncio.run(serve(prepared, _announce_json if as_json else _announce))
+    live = asyncio.run(serve(prepared, _announce_json if as_json else _announce, _note))
     if live:
         _note(f"stopped; {live} job{'s' if live != 1 else ''} left, and what runs goes on running; go on with: headway up")
     else:

@@ -430,7 +430,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments: list[str], message: str, tm
         ("empty", "the journal has no events"),
         ("no events", "the journal has no events"),
         ("binary", "not a Headway journal"),
-        ("live", "the journal of a live cluster; expected one that `headway simulate --journal` wrote"),
+        ("live", "the journal can't be opened: file is not a database"),
         ("missing", "no such file"),
         ("folder", "cannot be read: Is a directory"),
     ],

@@ -20,9 +20,12 @@ from headway.core.round import Brains
 from headway.engines.base import EngineError
 from headway.engines.local import LocalEngine
 from headway.policies.registry import Chosen, choose
-from headway.runtime.controller import Controller, FencedError, Pace
+from headway.runtime.controller import Controller, Pace
 from headway.runtime.home import Home
 from headway.runtime.journal import Journal, JournalError
+from headway.runtime.journal_db import Where, parse_where
+from headway.runtime.keeper import Keeper
+from headway.runtime.lease import Beater, Candidate, FencedError, Holder, Times, parse_lease
 
 NODES_MAX = 1024
 KEEP = FALLBACK = "fifo-backfill"
@@ -32,13 +35,20 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpRequest:
-    """What `headway up` is to start, as a person wrote it. `nodes`: NODESxSLOTS; empty: one node, a slot a core."""
+    """What `headway up` is to start, as a person wrote it.
+
+    `nodes`: NODESxSLOTS; empty: one node, a slot a core. `journal`: the address of a database; empty: the file in the home.
+    `standby`: wait until the lease is free, for which it must stand still for `lease`.
+    """
 
     home: Home
     nodes: str = ""
     policy: str = "fifo"
     port: int = 0
     round: str = "1"
+    journal: str = ""
+    standby: bool = False
+    lease: str = "4s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,9 @@ class Prepared:
     chosen: Chosen
     port: int
     interval_us: int
+    journal: Where
+    standby: bool
+    times: Times
 
 
 def prepare(request: UpRequest) -> Prepared:
@@ -105,28 +118,60 @@ def prepare(request: UpRequest) -> Prepared:
         raise UserError("knows the true durations of jobs: it is for simulation only", key=f"policy {chosen.spec}")
     if not 0 <= request.port <= 65_535:
         raise UserError(f"expected a port from 0 to 65535, got {request.port}", key="port")
-    return Prepared(request.home, nodes, chosen, request.port, _interval_us(request.round))
+    journal = parse_where(request.journal) if request.journal else request.home.journal
+    times = parse_lease(request.lease)
+    return Prepared(request.home, nodes, chosen, request.port, _interval_us(request.round), journal, request.standby, times)
 
 
-async def serve(prepared: Prepared, on_ready: Callable[[Ready], None]) -> int:
+async def serve(prepared: Prepared, on_ready: Callable[[Ready], None], on_wait: Callable[[str], None] = lambda _: None) -> int:
     """Run a controller until SIGINT, SIGTERM or SIGHUP; returns how many jobs are live then. They go on running.
 
+    A standby calls `on_wait` with what it waits for, and waits.
+
     Raises:
-        UserError: another controller runs on this home, or it could not start or go on.
+        UserError: another controller runs on this home or journal, or it could not start or go on.
     """
     home = prepared.home
     home.prepare()
-    with home.lock():
-        journal = Journal(home.journal)
-        engine = LocalEngine(home.engine_dir, prepared.nodes, home=home.root)
-        brains = Brains(prepared.chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
-        controller = Controller(journal, engine, brains, pace=Pace(interval_us=prepared.interval_us))
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    with home.hold() as lock:
+        journal = Journal(prepared.journal)
         try:
-            return await _serve(prepared, controller, on_ready)
-        except (JournalError, FencedError, EngineError) as error:
-            raise UserError(f"stopped: {error} (jobs that run go on running)") from None
+            me = Holder.me(str(home.root), lock)
+            candidate = Candidate(journal.database, home, me, prepared.times, standby=prepared.standby, on_wait=on_wait)
+            epoch = await candidate.lead(stopped)
+            if epoch is None:
+                return 0
+            journal.epoch = epoch
+            return await _lead(prepared, journal, on_ready)
         finally:
-            await controller.close()
+            journal.close()
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+async def _lead(prepared: Prepared, journal: Journal, on_ready: Callable[[Ready], None]) -> int:
+    """Be the controller of a journal whose lease is held; returns how many jobs are live at the end."""
+    home, loop = prepared.home, asyncio.get_running_loop()
+    engine = LocalEngine(home.engine_dir, prepared.nodes, home=home.root)
+    brains = Brains(prepared.chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
+    controller = Controller(journal, engine, brains, pace=Pace(interval_us=prepared.interval_us))
+
+    def lost(why: str) -> None:
+        loop.call_soon_threadsafe(controller.lose, why)
+
+    beater = Beater(journal.where, journal.epoch, prepared.times, lost)
+    beater.start()
+    try:
+        return await _serve(prepared, controller, on_ready)
+    except (JournalError, FencedError, EngineError) as error:
+        raise UserError(f"stopped: {error} (jobs that run go on running)") from None
+    finally:
+        beater.stop()
+        await controller.close()
 
 
 async def _serve(prepared: Prepared, controller: Controller, on_ready: Callable[[Ready], None]) -> int:
@@ -134,9 +179,11 @@ async def _serve(prepared: Prepared, controller: Controller, on_ready: Callable[
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, controller.stop)
-    server = None
+    server, keeper = None, None
     try:
         await controller.start()
+        keeper = Keeper(controller.journal, prepared.chosen.policy)
+        keeper.start()
         server = ApiServer(controller, home.token(), prepared.port)
         await server.start()
         ready = Ready(
@@ -159,8 +206,8 @@ async def _serve(prepared: Prepared, controller: Controller, on_ready: Callable[
         if server is not None:
             home.retract()
             await server.close()
-        for number in _SIGNALS:
-            loop.remove_signal_handler(number)
+        if keeper is not None:
+            keeper.stop()
 
 
 def _interval_us(text: str) -> int:

@@ -18,7 +18,7 @@ from headway.core import columns as c
 from headway.core.arrays import Floats
 from headway.core.columns import Estimator, EventKind, Name, Phase, Reason
 from headway.core.errors import UserError, did_you_mean, shown
-from headway.core.events import EventBatch
+from headway.core.events import EMPTY, EventBatch, concatenate
 from headway.core.explain import Explanation, StopOutlook
 from headway.core.state import State
 from headway.core.units import US_PER_S
@@ -143,29 +143,46 @@ def _stopped(recorded: Recorded, prefix: EventBatch, chosen: Chosen, number: int
 
 
 def read_journal(path: Path) -> Recorded:
-    """The journal of a simulation, whole.
+    """The journal of a simulation, or of a live cluster with its archives, whole.
 
     Raises:
         UserError: it cannot be read, is no journal, or is damaged.
     """
     try:
         with path.open("rb") as stream:
-            if stream.read(len(SQLITE)) == SQLITE:
-                raise UserError("the journal of a live cluster; expected one that `headway simulate --journal` wrote")
+            live = stream.read(len(SQLITE)) == SQLITE
             stream.seek(0)
-            run = codec.run_of(stream)
-            batch, damage = codec.read(stream)
+            run = codec.run_of(stream) if not live else None
+            batch, damage = codec.read(stream) if not live else (EMPTY, None)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         message = "no such file" if missing else f"cannot be read: {error.strerror or error}"
         raise UserError(message, file=str(path), key="journal") from None
     except UserError as error:
         raise UserError(error.message, file=str(path), key="journal") from None
+    if live:
+        batch, damage = read_live(path)
     if damage is not None:
         raise UserError(f"the journal is damaged after {len(batch):,} events: {damage}", file=str(path), key="journal")
     if not len(batch):
         raise UserError("the journal has no events", file=str(path), key="journal")
     return Recorded(batch, run or {})
+
+
+def read_live(path: Path) -> tuple[EventBatch, str | None]:
+    """All events of a live cluster's journal, archives included, and what is wrong with the rest (None: nothing)."""
+    from headway.runtime.journal import Journal
+
+    try:
+        journal = Journal(path, writes=False)
+        try:
+            with journal.still():
+                batch = concatenate(list(journal.read()))
+            return batch, journal.damage.reason if journal.damage else None
+        finally:
+            journal.close()
+    except UserError as error:
+        raise UserError(error.message, file=str(path), key="journal") from None
 
 
 def _policy(asked: Chosen | None, recorded: Recorded, path: Path) -> tuple[Chosen, list[str]]:

@@ -48,11 +48,13 @@ from headway.engines.base import (
 from headway.perf.histories import Histories
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
-from headway.runtime.clock import Anchor, Calendar, Clock, JournalClock
+from headway.runtime.clock import Calendar, Clock, JournalClock
+from headway.runtime.folded import Folded, note_anchors, recover
 from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, give, next_overdue_us, overdue, refuse
 from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
 from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch
+from headway.runtime.lease import FencedError
 from headway.runtime.quarantine import Quarantine
 from headway.sim.run import round_seed
 
@@ -69,10 +71,6 @@ _WAKES = (
     EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED,
 )  # fmt: skip
 """Events after which a round is held at once: a job has come, or a place may have become free."""
-
-
-class FencedError(Exception):
-    """A newer controller has taken over: this one may do nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +139,7 @@ class Controller:
     async def run(self) -> None:
         """Go on until `stop`. Raises `FencedError` or `JournalError` when it must not go on."""
         while not self.stopping:
+            self.journal.check()
             due = await self.step()
             if self._pump is None or self._pump.done():
                 raise EngineError("the engine tells no more what happens") from self._pump_error()
@@ -177,32 +176,25 @@ class Controller:
         return max(self._clock.now_us(), int(self.state.C[c.C_NOW]), 0)
 
     def _replay(self) -> None:
-        for batch in self.journal.read():
-            self.state.apply(batch)
-            self.names.learn(batch)
-            self.board.fold(batch, self.state)
-            self._note_anchors(batch)
-            if self._histories:
-                self._histories.update(batch)
-            if self._fold:
-                self._memo = self._fold(self._memo, batch)
+        """Take the lease, unless that has been done, and fold the journal."""
+        self.journal.lead()
+        folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.quarantine, self._histories)
+        self.notes.extend(recover(self.journal, folded))
+        self._memo = folded.memo
         if damage := self.journal.damage:
             kept = self.journal.cut()
-            self.notes.append(f"{damage}; going on from there, the damaged file is kept as {kept.name}")
+            self.notes.append(f"{damage}; going on from there, what is damaged is kept as {kept}")
 
-    def _note_anchors(self, batch: EventBatch) -> None:
-        self.quarantine.fold(batch)
-        for index, text in batch.texts.items():
-            if batch.records[index, c.E_KIND] == EventKind.EPOCH:
-                anchor = Anchor.from_text(int(batch.records[index, c.E_T]), text)
-                if anchor is not None:
-                    self.calendar.add(anchor)
+    def lose(self, why: str) -> None:
+        """Another controller has taken over: `run` ends with `FencedError`."""
+        self.journal.lost = self.journal.lost or why
+        self._wake.set()
 
     async def _take_over(self) -> None:
         """A new epoch: journalled, then told to the engine. A journal that has lost its end knows an old one: go further."""
         step, lost = 1, False
         for _ in range(EPOCHS_TRIED_MAX):
-            self.epoch = int(self.state.C[c.C_EPOCH]) + step
+            self.epoch = max(int(self.state.C[c.C_EPOCH]) + step, self.journal.epoch)
             out = EventBuffer()
             text = self._clock.anchor().to_text() if isinstance(self._clock, JournalClock) else None
             out.add(self.now_us(), EventKind.EPOCH, a=self.epoch, text=text)
@@ -325,7 +317,8 @@ class Controller:
         self.state.apply(batch)
         self.names.learn(batch)
         self.board.fold(batch, self.state)
-        self._note_anchors(batch)
+        note_anchors(self.calendar, batch)
+        self.quarantine.fold(batch)
         if self._histories:
             self._histories.update(batch)
         if self._fold:

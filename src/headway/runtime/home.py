@@ -1,7 +1,8 @@
 """A home: the directory that holds everything one controller keeps, and how others find that controller.
 
 HOME/journal.db        the journal
-HOME/lock              locked while a controller runs on this home
+HOME/journal.archive/  its older segments, compressed
+HOME/locks/NAME        locked while the process lives that made it: a controller, or one that waits to be it
 HOME/token             the bearer token of the API (mode 0600)
 HOME/controller.json   where the running controller listens; removed at a clean stop
 HOME/engine/           the local engine's own directory: attempts, results, logs
@@ -24,6 +25,7 @@ from headway.core.errors import UserError
 DEFAULT_HOME = "~/.local/share/headway"
 TOKEN_BYTES = 24
 FILE_BYTES_MAX = 4096
+LOCKS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class Home:
     @property
     def journal(self) -> Path:
         return self.root / "journal.db"
+
+    @property
+    def locks_dir(self) -> Path:
+        return self.root / "locks"
 
     @property
     def token_file(self) -> Path:
@@ -56,27 +62,47 @@ class Home:
             raise UserError(f"can't be made: {error.strerror or error}", file=str(self.root), key="HEADWAY_HOME") from None
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Be the one controller of this home. `UserError` if there is one already.
+    def hold(self) -> Iterator[str]:
+        """Lock a file of one's own; yields its name, which a lease tells others. Who holds the lease is the one controller.
 
         The kernel drops the lock with the process that holds it, however that ends; the tasks that a controller starts
         don't inherit it.
         """
-        path = self.root / "lock"
+        name = secrets.token_hex(8)
+        path = self.locks_dir / name
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.locks_dir.mkdir(mode=0o700, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise UserError(f"can't be opened: {error.strerror or error}", file=str(path)) from None
+            raise UserError(f"can't be made: {error.strerror or error}", file=str(path)) from None
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                at = self.address().get("url", "")
-                where = f" (it listens on {at})" if at else ""
-                raise UserError(f"another controller runs on the home {self.root}{where}") from None
-            yield
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._sweep_locks()
+            yield name
+        finally:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+    def is_held(self, name: str) -> bool | None:
+        """Whether the process that holds this lock lives; None where that can't be told: there is no such file."""
+        try:
+            descriptor = os.open(self.locks_dir / name, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
         finally:
             os.close(descriptor)
+        return False
+
+    def _sweep_locks(self) -> None:
+        """Remove old locks of dead processes, but keep the newest: the lease may name one of them."""
+        with contextlib.suppress(FileNotFoundError):  # another one sweeps too
+            for path in sorted(self.locks_dir.iterdir(), key=lambda path: path.stat().st_mtime)[:-LOCKS_KEPT]:
+                if self.is_held(path.name) is False:
+                    path.unlink(missing_ok=True)
 
     def token(self) -> str:
         """The API's bearer token; made at random the first time."""
@@ -100,8 +126,9 @@ class Home:
         _write(self.address_file, json.dumps(dict(address)) + "\n")
 
     def retract(self) -> None:
-        """The controller listens no more."""
-        self.address_file.unlink(missing_ok=True)
+        """This controller listens no more. What another one has published meanwhile is left alone."""
+        if self.address().get("pid", os.getpid()) == os.getpid():
+            self.address_file.unlink(missing_ok=True)
 
     def address(self) -> dict[str, Any]:
         """What the last controller has published; empty if it has stopped cleanly or there was none."""

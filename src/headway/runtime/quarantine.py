@@ -6,6 +6,8 @@ Folded from the journal, so a new controller goes on with it. The node is draine
 
 from __future__ import annotations
 
+from typing import Any
+
 from headway.core import columns as c
 from headway.core.columns import NEVER, EventKind, NodePhase, Reason
 from headway.core.events import EventBatch, EventBuffer
@@ -46,6 +48,16 @@ class Quarantine:
             else:
                 self.held.discard(node)
                 self._losses.pop(node, None)
+
+    def plain(self) -> list[Any]:
+        """All of it as lists, for a snapshot."""
+        return [[[node, losses] for node, losses in self._losses.items()], sorted(self._down), sorted(self.held)]
+
+    def restore(self, found: list[Any]) -> None:
+        """Become what was `plain`."""
+        losses, down, held = found
+        self._losses = {node: list(times) for node, times in losses}
+        self._down, self.held = set(down), set(held)
 
     def events(self, state: State, now: int) -> EventBatch:
         """What is due: nodes that are not trusted any more, and those that are again."""

@@ -16,8 +16,9 @@ from headway.core.policy import Policy
 from headway.core.round import Brains
 from headway.engines.base import EngineError
 from headway.policies.registry import choose
-from headway.runtime.controller import Controller, FencedError, Pace
-from headway.runtime.journal import Damage, Journal, JournalError
+from headway.runtime.controller import Controller, Pace
+from headway.runtime.journal import Damage, Journal, JournalError, SnapshotRow
+from headway.runtime.lease import FencedError
 from headway.testing.live_scenarios import Death
 from headway.testing.simulated import Died, SimulatedEngine
 from headway.testing.virtual import Gate, pausable
@@ -35,18 +36,31 @@ def _policy(spec: str) -> Policy:
 
 
 class MemoryJournal(Journal):
-    """A journal whose segments are in memory, shared by those who write it. Each number of a segment is given once.
+    """A journal whose segments are in memory, shared by those who write it, as is the epoch of its lease.
 
     `at_append` is asked before a batch is written and after, and may raise.
     """
 
-    def __init__(self, segments: list[bytes], at_append: Callable[[str], None] | None = None) -> None:
-        self._segments = segments
+    def __init__(
+        self, segments: list[bytes], lease: list[int] | None = None, at_append: Callable[[str], None] | None = None
+    ) -> None:
+        self._segments, self._lease = segments, [0] if lease is None else lease
         self._at_append = at_append or (lambda when: None)
         self.damage: Damage | None = None
+        self.lost = ""
+        self.epoch = self.events = self.kept_events = 0
         self._next = 1
 
-    def read(self) -> Iterator[EventBatch]:
+    def lead(self) -> int:
+        if not self.epoch:
+            self._lease[0] += 1
+            self.epoch = self._lease[0]
+        return self.epoch
+
+    def snapshots(self) -> list[SnapshotRow]:
+        return []
+
+    def read(self, after: int = 0, events: int = 0) -> Iterator[EventBatch]:
         while self._next <= len(self._segments):
             body = self._segments[self._next - 1]
             self._next += 1
@@ -54,8 +68,10 @@ class MemoryJournal(Journal):
 
     def append(self, batch: EventBatch) -> None:
         self._at_append("before append")
-        if len(self._segments) >= self._next:
-            raise JournalError(f"segment {self._next} has been written by another controller")
+        self.check()
+        if self._lease[0] != self.epoch:
+            raise FencedError(f"the lease of epoch {self.epoch} has gone to another controller")
+        assert len(self._segments) < self._next, "two controllers have written under one lease"
         self._segments.append(encode(batch))
         self._next += 1
         self._at_append("after append")

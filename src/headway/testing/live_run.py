@@ -60,6 +60,7 @@ class LiveRun:
     def __init__(self, scenario: LiveScenario) -> None:
         self.scenario = scenario
         self.segments: list[bytes] = []
+        self.lease = [0]
         self.random = random.Random(scenario.seed + 1)
         self.machine = Machine(scenario.nodes, presume_s=scenario.presume_s)
         self.processes: list[Process] = []
@@ -82,7 +83,7 @@ class LiveRun:
 
     def journal(self, at_append: Callable[[str], None]) -> Journal:
         """The journal, opened anew."""
-        return MemoryJournal(self.segments, at_append)
+        return MemoryJournal(self.segments, self.lease, at_append)
 
     # -- controllers come and go ----------------------------------------------------------------------------------
     def _start(self) -> Process:
