@@ -41,11 +41,7 @@ def ready(started: subprocess.Popen[str]) -> dict[str, Any]:
 def job_that_waits(cluster: Cluster) -> Path:
     gate = cluster.scratch / "gate"
     cluster.run("submit", "--name", "j", "--", "sh", "-c", WAITS.format(gate=gate))
-    try:
-        until(lambda: cluster.job("j-1")["state"] == "running", "the job runs")
-    except Exception:
-        print(cluster.errors())
-        raise
+    until(lambda: cluster.job("j-1")["state"] == "running", "the job runs")
     return gate
 
 

@@ -95,7 +95,7 @@ class Folded:
         """A digest of the code that folds, and of the policy, if it remembers."""
         parts = [CODE, str(self.histories is not None)]
         if hasattr(self.policy, "fold"):
-            parts += [repr(self.policy), _code_of(type(self.policy))]
+            parts += [repr(self.policy), _code_of(inspect.getsourcefile(type(self.policy)) or "")]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
     def pack(self) -> bytes:
@@ -277,10 +277,12 @@ def _to_histories(histories: Histories, found: list[Any]) -> None:
 
 
 @cache
-def _code_of(policy: type) -> str:
-    """A digest of the code that a policy's memo may come from. As that of CODE, it is taken once, by a controller as it starts: an
-    upgrade in place must not give the new code's key to what the old code, which still runs, has folded."""
-    own = inspect.getsourcefile(policy)
+def _code_of(own: str) -> str:
+    """A digest of the code that a policy's memo may come from: all policies here, and the policy's own file.
+
+    As CODE, it is taken once, and by a controller as it starts: an upgrade in place must not give the new code's key to what
+    the old code, which still runs, has folded.
+    """
     package = Path(headway.policies.__file__).parent
     sources = [*sorted(package.rglob("*.py")), *([Path(own)] if own else [])]
     return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sources)).hexdigest()
