@@ -31,7 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S, parse_duration
-from headway.engines import runner
+from headway.engines import proc
 from headway.runtime.clock import read_boot_id
 from headway.runtime.home import Home
 from headway.runtime.journal_db import Database, Where, is_busy, lease, reason
@@ -91,7 +91,7 @@ class Holder:
     @classmethod
     def me(cls, home: str = "", lock: str = "") -> Holder:
         """This process."""
-        found = runner.process(os.getpid())
+        found = proc.process(os.getpid())
         return cls(socket.gethostname(), os.getpid(), read_boot_id(), found.start_ticks if found else 0, home, lock)
 
     def to_text(self) -> str:
@@ -243,10 +243,10 @@ class Candidate:
 
     def _end_stalled(self, holder: Holder) -> None:
         """A process that was paused while it wrote keeps a SQLite file locked; on this machine it can be ended."""
-        found = runner.process(holder.pid)
+        found = proc.process(holder.pid)
         if holder.boot_id == read_boot_id() and found is not None and found.start_ticks == holder.start_ticks:
             log.warning("%s stands still and keeps the journal locked: it is killed", holder)
-            runner.kill(found, signal.SIGKILL)
+            proc.kill(found, signal.SIGKILL)
 
     def _refusal(self, holder: Holder | None) -> str:
         at = self.home.address().get("url", "")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headway.core.plan import Capabilities
 from headway.engines.base import EngineError, EngineEvent, EngineInvariant, EventStream, Launch, NodeInfo, Record
 from headway.testing.engine_checks import Commands
 from headway.testing.machine import Machine
@@ -53,6 +54,9 @@ class SimulatedEngine:
         self._at_call = at_call or (lambda when: None)
         self._stream = EventStream()
         self._open = False
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(fractional_gpus=False)
 
     async def start(self) -> None:
         await self._before("start", fails=False)
