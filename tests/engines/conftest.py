@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway.engines import runner
+from headway.engines import proc
 from headway.engines.local import LocalEngine
 from headway.testing.engine_checks import EngineBench
 
@@ -24,7 +22,7 @@ class LocalWorld:
         self.state_dir = root / "state"
         self.scratch = root / "scratch"
         self.scratch.mkdir()
-        self.options: dict[str, Any] = {"gang_grace_s": 0.3, "start_timeout_s": 0.3}
+        self.options: dict[str, Any] = {"gang_grace_s": 0.3, "start_timeout_s": 0.3, "idle_s": 2.0}
 
     async def make(self) -> LocalEngine:
         return LocalEngine(self.state_dir, {"n0": 2, "n1": 2}, **self.options)
@@ -37,19 +35,25 @@ class LocalWorld:
         found: dict[str, Any] = json.loads(path.read_text())
         return found
 
+    def agent(self, node: str = "n0") -> proc.Process | None:
+        """The node's agent, if it lives."""
+        card = proc.read_json(self.state_dir / "nodes" / node / "agent.json")
+        return proc.lives(card["pid"], card["start_ticks"]) if card else None
+
     def end_all(self) -> None:
-        """Kill what is left, found by the identities on the disk."""
+        """Kill what is left, found by the cards and identities on the disk."""
+        for node in ("n0", "n1"):
+            if (agent := self.agent(node)) is not None:
+                proc.kill(agent, signal.SIGKILL)
         for path in self.state_dir.glob("attempts/*/*.json"):
             if not path.stem.isdigit():
                 continue
             identity = json.loads(path.read_text())
             for pid, ticks in (("pid", "start_ticks"), ("task_pid", "task_start_ticks")):
-                found = runner.process(identity[pid]) if identity[pid] else None
+                found = proc.process(identity[pid]) if identity[pid] else None
                 if found is not None and found.start_ticks == identity[ticks]:
-                    for one in [*runner.descendants(found.pid), found]:
-                        runner.kill(one, signal.SIGKILL)
-                    with contextlib.suppress(ChildProcessError):
-                        os.waitpid(found.pid, 0)
+                    for one in [*proc.descendants(found.pid), found]:
+                        proc.kill(one, signal.SIGKILL)
 
 
 @pytest.fixture

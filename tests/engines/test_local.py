@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from headway.engines import local, runner
+from headway.engines import local, proc, runner
+from headway.engines.agent import interpreter
 from headway.engines.attempts import Attempt, StateDir, free_ports
 from headway.engines.base import Ended, EngineInvariant, Exited, Launch, Running, StaleEpoch, Started, StartFailed
 from headway.testing.engine_checks import EngineBench
@@ -39,7 +40,7 @@ async def bench(world: LocalWorld) -> AsyncIterator[EngineBench]:
 
 
 def lives(pid: int) -> bool:
-    found = runner.process(pid)
+    found = proc.process(pid)
     return found is not None and found.alive
 
 
@@ -170,19 +171,15 @@ async def test_an_environment_that_is_too_large_does_not_start(bench: EngineBenc
     assert "Argument list too long" in (await bench.event(StartFailed, launch)).reason
 
 
-async def test_a_supervisor_that_cannot_be_started_fails_the_gang(bench: EngineBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = os.posix_spawn, []
-
-    def second_fails(*arguments: object, **options: object) -> int:
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise BlockingIOError("no more processes")
-        return real(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(os, "posix_spawn", second_fails)
+async def test_a_supervisor_that_cannot_be_started_fails_the_gang(bench: EngineBench, world: LocalWorld) -> None:
+    """The place of the second task's log is taken by a file."""
     never = bench.run.wait(bench.path("never"))
-    launch = await bench.launch(never, never, never)
-    assert "rank 1: cannot start: no more processes" in (await bench.event(StartFailed, launch)).reason
+    launch = await bench.launch_of(never, never, never)
+    logs = world.state_dir / "logs" / str(launch.job)
+    logs.parent.mkdir(exist_ok=True)
+    logs.write_text("in the way")
+    await bench.engine.launch(launch)
+    assert "rank 0: cannot start: " in (await bench.event(StartFailed, launch)).reason
     assert not any(isinstance(event, Started) for event in bench.told(launch))
     await bench.finish(launch)
 
@@ -363,9 +360,9 @@ def test_a_supervisor_that_is_late_sees_the_stop_request_and_starts_nothing(tmp_
     attempt_dir, ran = tmp_path / "attempts" / "1.1", tmp_path / "ran"
     attempt_dir.mkdir(parents=True)
     (attempt_dir / "launch.json").write_text("{}")
-    runner.write_json(runner.stop_path(attempt_dir), {"kind": "start", "deadline_s": 0.0})
+    proc.write_json(proc.stop_path(attempt_dir), {"kind": "start", "deadline_s": 0.0})
     supervise(attempt_dir, f": > '{ran}'")
-    record = runner.read_json(runner.exit_path(attempt_dir, 0))
+    record = proc.read_json(proc.exit_path(attempt_dir, 0))
     assert record is not None
     assert (record["exit_code"], record["stopped_by"]) == (143, "start")
     assert not ran.exists()
@@ -389,10 +386,10 @@ def supervise(attempt_dir: Path, command: str) -> None:
         "env": {},
     }
     subprocess.run(
-        [sys.executable, "-I", "-S", runner.__file__, str(attempt_dir), "0", str(attempt_dir.parent.parent / "0.log")],
+        [*interpreter(), "runner", str(attempt_dir), "0", str(attempt_dir.parent.parent / "0.log")],
         input=json.dumps(task).encode(),
         timeout=30,
-        check=True,
+        check=False,
     )
 
 
@@ -409,8 +406,8 @@ def test_an_exit_record_is_written_again_until_it_succeeds(tmp_path: Path, monke
 
     monkeypatch.setattr(runner, "write_json", full)
     monkeypatch.setattr(runner, "RETRY_S", 0.001)
-    runner.Runner(attempt_dir, 0, tmp_path / "log", {}).finish(runner.exit_record(0, 3))
-    record = runner.read_json(runner.exit_path(attempt_dir, 0))
+    runner.Runner(attempt_dir, 0, tmp_path / "log", {}).finish(proc.exit_record(0, 3))
+    record = proc.read_json(proc.exit_path(attempt_dir, 0))
     assert record is not None
     assert record["exit_code"] == 3
     assert not failures
@@ -433,16 +430,16 @@ def die(*ignored):
 if where == "after the intent":
     LocalEngine._start_tasks = die
 elif where == "after the first task":
-    spawn = LocalEngine._spawn
-    def spawn_and_die(self, attempt, task, *rest):
-        spawn(self, attempt, task, *rest) if task.rank == 0 else die()
-    LocalEngine._spawn = spawn_and_die
+    send = LocalEngine._send
+    def send_and_die(self, attempt, node):
+        send(self, attempt, node) if node == "n0" else die()
+    LocalEngine._send = send_and_die
 
 async def main():
-    engine = LocalEngine(Path(state_dir), {"n0": 2, "n1": 2})
+    engine = LocalEngine(Path(state_dir), {"n0": 2, "n1": 2}, idle_s=2.0)
     await engine.start()
     command = f"echo started; until [ -e '{gate}' ]; do sleep 0.02; done; exit 7"
-    tasks = tuple(TaskLaunch(rank, "worker", "n0", (rank,), command) for rank in range(2))
+    tasks = tuple(TaskLaunch(rank, "worker", f"n{rank}", (0,), command) for rank in range(2))
     await engine.launch(Launch(1, 1, "train", 1, tasks))
     async for event in engine.events():
         if isinstance(event, Started):
@@ -526,14 +523,17 @@ async def test_a_stop_of_what_never_started_ends_it_at_once(world: LocalWorld) -
     await bench.close()
 
 
-async def test_nothing_of_an_earlier_boot_runs(bench: EngineBench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_of_an_earlier_boot_runs(bench: EngineBench, world: LocalWorld) -> None:
     launch = await bench.launch(bench.run.wait(bench.path("never")))
     await bench.event(Started, launch)
     one = LocalIdentity(bench, launch)
     await bench.close()
-    os.kill(one.pid, signal.SIGKILL)
-    os.kill(one.task_pid, signal.SIGKILL)
-    monkeypatch.setattr(runner, "boot_id", lambda: "another boot")
+    attempt_dir = world.state_dir / "attempts" / f"{launch.job}.1"
+    for name in ("launch.json", "0.json"):
+        record = json.loads((attempt_dir / name).read_text())
+        (attempt_dir / name).write_text(json.dumps({**record, "boot_id": "another boot"}))
+    for pid in (one.pid, one.task_pid):
+        os.kill(pid, signal.SIGKILL)
     await bench.open()
     record = await bench.record(launch)
     assert record == Ended(launch.job, 1, launch.epoch, True, 137, 9, False, "node-rebooted")

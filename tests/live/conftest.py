@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headway.engines import runner
+from headway.engines import proc
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
@@ -117,14 +117,18 @@ class Cluster:
                 controller.wait()
             if controller.stdout is not None:
                 controller.stdout.close()
+        for path in self.home.glob("engine/nodes/*/agent.json"):
+            card = json.loads(path.read_text())
+            if (agent := proc.lives(card["pid"], card["start_ticks"])) is not None:
+                proc.kill(agent, signal.SIGKILL)
         for path in self.home.glob("engine/attempts/*/*.json"):
             if path.stem.isdigit():
                 identity = json.loads(path.read_text())
                 for pid, ticks in (("pid", "start_ticks"), ("task_pid", "task_start_ticks")):
-                    found = runner.process(identity[pid]) if identity[pid] else None
+                    found = proc.process(identity[pid]) if identity[pid] else None
                     if found is not None and found.start_ticks == identity[ticks]:
-                        for one in [*runner.descendants(found.pid), found]:
-                            runner.kill(one, signal.SIGKILL)
+                        for one in [*proc.descendants(found.pid), found]:
+                            proc.kill(one, signal.SIGKILL)
 
 
 @pytest.fixture

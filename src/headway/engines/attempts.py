@@ -4,13 +4,15 @@
     STATE_DIR/epochs/N                   the newest epoch; a set of names, so it only ever grows
     STATE_DIR/acknowledged/JOB           the newest attempt of the job whose end was acknowledged
     STATE_DIR/logs/JOB/ATTEMPT/RANK.log  the output; kept when the attempt is forgotten
+    STATE_DIR/nodes/NODE/                the node's agent: its socket, who it is, what it had to say
     STATE_DIR/attempts/JOB.ATTEMPT/      appears whole, before anything starts; gone when acknowledged
         launch.json                      the intent: epoch, places and ports of the gang, boot and time
         RANK.json                        the identity of supervisor and task: pids, start times, boot
         stop.json                        the stop request: kind, deadline, reason
         setup.RANK.json                  how the set-up ended that this rank ran for its node
         RANK.exit.json                   the end: exit code, signal, what came before it
-        runner.err                       what the supervisors had to say, normally nothing
+        RANK.lock, RANK.reserve          held by the task's one supervisor; room for the end on a full disk
+        proc.err                       what the supervisors had to say, normally nothing
 
 A launch writes its intent first and looks for a newer epoch and for conflicts after; a new controller writes
 its epoch first and looks for intents after. So of two controllers at least one sees the other, without a lock
@@ -30,13 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.engines import runner
+from headway.engines import lost, proc
 from headway.engines.base import NEVER_STARTED, Ended, Launch, Place, Role, StaleEpoch, StopKind, TaskEnd
 
-__all__ = ["COOKIE", "Attempt", "StateDir", "Task", "free_ports", "orphans", "waited_for"]
-
-COOKIE = "HEADWAY_TASK_ID"
-"""In the environment of every task: finds what a task has left behind when its supervisor is gone."""
+__all__ = ["Attempt", "StateDir", "Task", "free_ports"]
 
 
 @dataclass(slots=True)
@@ -49,12 +48,7 @@ class Task:
     gpus: tuple[int, ...]
     identity: dict[str, Any] | None = None
     end: TaskEnd | None = None
-    child: int = 0
-    """The supervisor's pid while it is our own child and not yet waited for."""
-    spawned: bool = False
-    """Whether it was this engine that started the supervisor."""
     pidfd: int = -1
-    ready_fd: int = -1
 
 
 @dataclass(slots=True)
@@ -71,6 +65,8 @@ class Attempt:
     tasks: list[Task] = field(default_factory=list)
     started: bool = False
     ended: Ended | None = None
+    spawns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each node's agent is to start, while this engine still has to see that it does."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -85,11 +81,11 @@ class Attempt:
 
     def read_identity(self, task: Task) -> None:
         if task.identity is None:
-            task.identity = runner.read_json(runner.identity_path(self.path, task.rank))
+            task.identity = proc.read_json(proc.identity_path(self.path, task.rank))
 
     def read_end(self, task: Task) -> bool:
         """Whether the task has ended."""
-        record = runner.read_json(runner.exit_path(self.path, task.rank))
+        record = proc.read_json(proc.exit_path(self.path, task.rank))
         if record is not None:
             task.end = TaskEnd(
                 rank=task.rank,
@@ -113,25 +109,17 @@ class Attempt:
         start_error: str = "",
     ) -> None:
         """Write a task's end in the stead of a supervisor that can't. `number` is that of the signal."""
-        record = runner.exit_record(
-            task.rank,
-            exit_code,
-            signal_number=number,
-            stopped_by=stopped_by,
-            reason=reason,
-            start_error=start_error,
-        )
-        runner.write_json(runner.exit_path(self.path, task.rank), record, durable=True)
+        lost.write_end(self.path, task.rank, exit_code, number, stopped_by=stopped_by, reason=reason, start_error=start_error)
         self.read_end(task)
 
     def stop_kind(self) -> StopKind:
-        request = runner.read_json(runner.stop_path(self.path))
+        request = proc.read_json(proc.stop_path(self.path))
         kind: StopKind = request["kind"] if request else ""
         return kind
 
     def write_stop(self, kind: StopKind, grace_s: float, reason: str) -> bool:
         """Ask for the end of the gang; False if nothing is new. The first kind and reason stay, the earliest deadline counts."""
-        request = runner.read_json(runner.stop_path(self.path))
+        request = proc.read_json(proc.stop_path(self.path))
         deadline_s = time.monotonic() + grace_s
         if request is not None:
             if kind != "controller" or request["deadline_s"] <= deadline_s:
@@ -139,21 +127,13 @@ class Attempt:
             request["deadline_s"] = deadline_s
         else:
             request = {
-                "schema_version": runner.SCHEMA_VERSION,
+                "schema_version": proc.SCHEMA_VERSION,
                 "kind": kind,
                 "deadline_s": deadline_s,
                 "reason": reason,
             }
-        runner.write_json(runner.stop_path(self.path), request)
+        proc.write_json(proc.stop_path(self.path), request)
         return True
-
-    def supervisor_said(self) -> str:
-        """The last line that a supervisor has written about itself, after a colon; or nothing."""
-        with contextlib.suppress(OSError):
-            lines = (self.path / "runner.err").read_text("utf-8", "replace").split("\n")
-            said = [line.strip() for line in lines if line.strip()]
-            return f": {said[-1][:200]}" if said else ""
-        return ""
 
 
 class StateDir:
@@ -161,8 +141,8 @@ class StateDir:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.boot_id = runner.boot_id()
-        for directory in ("", "attempts", "acknowledged", "epochs", "logs"):
+        self.boot_id = proc.boot_id()
+        for directory in ("", "attempts", "acknowledged", "epochs", "logs", "nodes"):
             self.path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.engine_id = self._find_engine_id()
         for leftover in self.path("attempts").glob(".gone.*"):
@@ -183,38 +163,33 @@ class StateDir:
 
     def enter(self, epoch: int) -> None:
         """Refuse a controller that has been replaced; take note of a newer one."""
-        known = [int(name) for name in os.listdir(self.path("epochs")) if name.isdigit()]
-        newest = max(known, default=-1)
+        newest = proc.newest_epoch(self.root)
         if epoch < newest:
             raise StaleEpoch(f"epoch {epoch} has been replaced by epoch {newest}")
         if epoch > newest:
+            known = os.listdir(self.path("epochs"))
             self.path("epochs", str(epoch)).touch(mode=0o600)
             for old in known:
-                self.path("epochs", str(old)).unlink(missing_ok=True)
+                self.path("epochs", old).unlink(missing_ok=True)
 
     def acknowledged(self, job: int) -> int:
         """The newest attempt whose end was acknowledged; 0 if there is none."""
-        found = runner.read_json(self.path("acknowledged", str(job)))
+        found = proc.read_json(self.path("acknowledged", str(job)))
         return int(found["attempt"]) if found else 0
 
     def acknowledge(self, attempt: Attempt) -> None:
         if attempt.attempt > self.acknowledged(attempt.job):
-            runner.write_json(self.path("acknowledged", str(attempt.job)), {"attempt": attempt.attempt})
+            proc.write_json(self.path("acknowledged", str(attempt.job)), {"attempt": attempt.attempt})
         self.discard(attempt)
 
     def keys(self) -> set[tuple[int, int]]:
         """The (job, attempt) of all attempts that are not acknowledged."""
-        found = set()
-        for name in os.listdir(self.path("attempts")):
-            job, _, number = name.partition(".")
-            if job.isdigit() and number.isdigit():
-                found.add((int(job), int(number)))
-        return found
+        return {(job, number) for job, number, _ in proc.attempts_in(self.root)}
 
     def load(self, job: int, number: int) -> Attempt:
         path = self.path("attempts", f"{job}.{number}")
         attempt = Attempt(job, number, path)
-        intent = runner.read_json(path / "launch.json")
+        intent = proc.read_json(path / "launch.json")
         if intent is None:
             # The intent comes with its directory, so only a loss of power can have torn it.
             attempt.ended = Ended(job, number, 0, False, 0, None, False, NEVER_STARTED)
@@ -236,7 +211,7 @@ class StateDir:
         path = self.path("attempts", f"{launch.job}.{launch.attempt}")
         servers = sum(task.role == "server" for task in launch.tasks)
         intent = {
-            "schema_version": runner.SCHEMA_VERSION,
+            "schema_version": proc.SCHEMA_VERSION,
             "epoch": launch.epoch,
             "job": launch.job,
             "name": launch.name,
@@ -252,7 +227,7 @@ class StateDir:
         temporary = path.with_name(f".gone.{path.name}.{uuid.uuid4().hex}")
         temporary.mkdir(mode=0o700)
         try:
-            runner.write_json(temporary / "launch.json", intent)
+            proc.write_json(temporary / "launch.json", intent)
             os.rename(temporary, path)  # Fails if the directory is there: an intent is never empty.
         except OSError:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -269,53 +244,11 @@ class StateDir:
         shutil.rmtree(gone, ignore_errors=True)
 
     def cookie(self, attempt: Attempt, task: Task) -> str:
-        return f"{self.engine_id}/{attempt.job}.{attempt.attempt}.{task.rank}"
+        return proc.cookie(self.engine_id, attempt.job, attempt.attempt, task.rank)
 
-    def supervisor(self, task: Task) -> runner.Process | None:
-        """The task's supervisor, if it lives. One that is our child is waited for."""
-        if task.child:
-            if not waited_for(task.child):
-                return runner.process(task.child)
-            task.child = 0
-            return None
-        if task.identity is None or task.identity["boot_id"] != self.boot_id:
-            return None
-        found = runner.process(int(task.identity["pid"]))
-        if found is None or found.start_ticks != task.identity["start_ticks"]:
-            return None
-        if not found.alive:
-            # An earlier engine of this very process may have started it and left it to be waited for.
-            waited_for(found.pid)
-            return None
-        return found
-
-
-def orphans(identity: dict[str, Any], cookie: str) -> list[runner.Process]:
-    """What lives of a task whose supervisor doesn't: in the command's session, or marked by its environment."""
-    mark = f"{COOKIE}={cookie}".encode()
-    leader_pid = int(identity["task_pid"])
-    leader = runner.process(leader_pid) if leader_pid else None
-    # Without its leader, a session's number may have been given to strangers.
-    session = leader is not None and leader.start_ticks == identity["task_start_ticks"]
-    found = []
-    for one in runner.processes():
-        if not one.alive:
-            continue
-        if session and leader_pid in (one.session, one.pgrp):
-            found.append(one)
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{one.pid}/environ", "rb") as file:
-            if mark in file.read().split(b"\0"):
-                found.append(one)
-    return found
-
-
-def waited_for(pid: int) -> bool:
-    """Whether a child has ended and been waited for; also true if it is nobody's to wait for."""
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return True
+    def supervisor(self, task: Task) -> proc.Process | None:
+        """The task's supervisor, if it lives."""
+        return None if task.identity is None else proc.supervisor_of(task.identity, self.boot_id)
 
 
 def free_ports(count: int, taken: Iterable[int]) -> list[int]:

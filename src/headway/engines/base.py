@@ -25,9 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from headway.core.plan import Capabilities
+
 __all__ = [
     "NEVER_STARTED",
+    "NODE_LOST",
+    "NODE_REBOOTED",
     "START_TIMED_OUT",
+    "Capabilities",
     "Ended",
     "Engine",
     "EngineError",
@@ -37,6 +42,7 @@ __all__ = [
     "Exited",
     "Launch",
     "NodeBack",
+    "NodeHealth",
     "NodeInfo",
     "NodeLost",
     "Place",
@@ -50,6 +56,7 @@ __all__ = [
     "StopKind",
     "TaskEnd",
     "TaskLaunch",
+    "Usage",
     "check_launch",
     "ended_event",
     "gang_outcome",
@@ -91,7 +98,8 @@ class TaskLaunch:
 
     `rank` is unique in the gang: the workers are 0..W-1, the servers follow. `gpus` are the GPU's indices on
     `node`. `command` and `setup` are for the shell; `setup` runs once per node and attempt, before any task
-    on that node.
+    on that node. `milli` is booked on each GPU, in thousandths. `cpus_milli` (thousandths of a core) and `memory_bytes` are
+    what the task may use, where the engine can hold it to that; 0: no limit.
     """
 
     rank: int
@@ -102,6 +110,9 @@ class TaskLaunch:
     setup: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "."
+    milli: int = 1000
+    cpus_milli: int = 0
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +120,8 @@ class Launch:
     """One attempt of a job: a gang that starts whole or not at all.
 
     `attempt` counts from 1. `restarts_max` is how many more attempts a failing job may have; the tasks are
-    told.
+    told. `user` is whose job it is: an engine that can runs it under that user's account, and fails the start where there is
+    none; empty: the engine's own.
     """
 
     epoch: int
@@ -119,6 +131,7 @@ class Launch:
     tasks: tuple[TaskLaunch, ...]
     checkpoint_dir: str = ""
     restarts_max: int = 0
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +159,8 @@ class Exited:
     failed after the stop request; 0 where none failed. A task killed by signal n has exit code 128 + n and
     `signal` n. `after_stop`: the gang ended because `stop()` was called; a job that failed or finished before
     the request reached it isn't. `reason` is then the one given to `stop()`, otherwise a word for an unusual
-    end (`runner-lost`, `node-rebooted`, `setup-failed`) or empty. May come without `Started`, if the gang was
-    stopped or broke early.
+    end (`runner-lost`, `node-lost`, `node-rebooted`, `out-of-memory`, `setup-failed`) or empty. May come without
+    `Started`, if the gang was stopped or broke early.
     """
 
     job: int
@@ -160,19 +173,43 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """The engine can't reach the node; what ran there may still run."""
+    """The engine can't use the node. What ran there has ended, or is kept from running on beside a later attempt."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBack:
-    """The node can be reached again; `snapshot()` tells what runs there."""
+    """The node can be used again; `snapshot()` tells what runs there."""
 
     node: str
 
 
-EngineEvent: TypeAlias = Started | StartFailed | Exited | NodeLost | NodeBack
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """Something is wrong with a node: it should be given no more jobs, while what runs there runs on. Well again: empty."""
+
+    node: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one task uses: thousandths of GPUs and of cores (averages since the last one), bytes of memory.
+
+    Told from time to time while a task runs, when it has changed. `network_bytes_per_s` is None where it isn't measured.
+    """
+
+    job: int
+    attempt: int
+    rank: int
+    gpu_milli: int
+    cpus_milli: int
+    memory_bytes: int
+    network_bytes_per_s: int | None = None
+
+
+EngineEvent: TypeAlias = Started | StartFailed | Exited | NodeLost | NodeBack | NodeHealth | Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +248,12 @@ class Ended:
 
 Record: TypeAlias = Running | Ended
 
+NODE_REBOOTED = "node-rebooted"
+"""The reason of an end that a reboot of the node's machine has brought."""
+
+NODE_LOST = "node-lost"
+"""The reason of an end that the engine has brought about because the node could not be used."""
+
 NEVER_STARTED = "never started"
 """Why a start failed of which there is an intent, and nothing more."""
 
@@ -225,8 +268,9 @@ def ended_event(ended: Ended) -> Exited | StartFailed:
     return Exited(ended.job, ended.attempt, ended.exit_code, ended.signal, ended.after_stop, ended.reason)
 
 
-StopKind: TypeAlias = Literal["", "controller", "gang", "servers", "start"]
-"""Why a gang is being stopped: it isn't, it was asked for, a task failed, the workers are done, a task could not start."""
+StopKind: TypeAlias = Literal["", "controller", "gang", "servers", "start", "node"]
+"""Why a gang is being stopped: it isn't, it was asked for, a task failed, the workers are done, a task could not start, a node
+is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +307,9 @@ def gang_outcome(ends: Sequence[TaskEnd]) -> tuple[bool, int, int | None, bool, 
     for end in ends:
         if end.exit_code != 0 and not end.stopped_by:
             return True, end.exit_code, end.signal, False, end.reason
+    for end in ends:
+        if end.stopped_by == "node":
+            return True, end.exit_code, end.signal, False, NODE_LOST
     stopped = any(end.stopped_by == "controller" for end in ends)
     for end in ends:
         if end.exit_code != 0:
@@ -291,6 +338,8 @@ def check_launch(launch: Launch, slots: Mapping[str, int]) -> None:
             if (task.node, slot) in held:
                 raise EngineInvariant(f"{who}: slot {slot} of node {task.node} is given twice")
             held.add((task.node, slot))
+        if not 0 < task.milli <= 1000:
+            raise EngineInvariant(f"{who}: {task.milli} thousandths of a GPU can't be given")
 
 
 class EventStream:
@@ -321,6 +370,9 @@ class Engine(Protocol):
     """Carries out launches and stops, and tells what becomes of them. The module's text holds the
     promises.
     """
+
+    def capabilities(self) -> Capabilities:
+        """What the engine can do: `core.check` refuses plans that ask for more, `check_engine` checks what is declared."""
 
     async def start(self) -> None:
         """Connect, and adopt whatever runs or has ended since the last controller."""

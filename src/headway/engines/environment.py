@@ -29,12 +29,14 @@ def task_environment(
     servers: Sequence[str] = (),
     real_gpus: bool,
     home: str,
+    devices: Sequence[str] = (),
 ) -> dict[str, str]:
     """The variables for one task of a launch, the job's own `env` included.
 
     What places the process (ranks, devices, addresses, identity) wins over the job's `env`: a job can't step
     out of its allocation by a variable. `PYTHONUNBUFFERED` is only a default. `servers` are the parameter
-    servers' addresses (`host:port`), in the order of their `ROLE_RANK`. Where the node has no real GPUs, the
+    servers' addresses (`host:port`), in the order of their `ROLE_RANK`. `devices` are the UUIDs of the task's GPUs, which mean
+    the same after a reboot; without them CUDA gets indices. Where the node has no real GPUs, the
     indices are CPU slots: `HEADWAY_SLOTS` names them and no CUDA device is visible.
     """
     peers = [other for other in launch.tasks if other.role == task.role]
@@ -58,7 +60,7 @@ def task_environment(
         "TORCHELASTIC_RESTART_COUNT": str(launch.attempt - 1),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.restarts_max),
         "TORCHELASTIC_RUN_ID": f"headway-{launch.job}",
-        "CUDA_VISIBLE_DEVICES": indices if real_gpus else "",
+        "CUDA_VISIBLE_DEVICES": (",".join(devices) or indices) if real_gpus else "",
         "HEADWAY_JOB": str(launch.job),
         "HEADWAY_JOB_NAME": launch.name,
         "HEADWAY_ATTEMPT": str(launch.attempt),

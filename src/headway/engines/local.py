@@ -1,67 +1,75 @@
-"""The engine that runs jobs as processes of this machine, on CPU slots, spread over several virtual nodes.
+"""The engine that runs jobs as processes of this machine, on its GPUs or on CPU slots, spread over one or several nodes.
 
-Each task has a supervisor (`runner.py`) of its own that outlives the controller, so nothing here is the truth: the
-truth is what the supervisors have written and which processes live (`attempts.py`). All of this module's memory can be
-rebuilt from there, and is, whenever an engine starts.
+Each node has an agent (`agent.py`), each task a supervisor (`proc.py`); both outlive the controller, and the supervisors
+outlive the agents. So nothing here is the truth: the truth is what the supervisors have written and which processes live
+(`attempts.py`). All of this module's memory can be rebuilt from there, and is, whenever an engine starts.
+
+The engine writes down what is to start, has the agents start it, and looks what becomes of it; stops go straight to the
+supervisors. An agent that has died is started again, and one that hangs is ended first. Only if a node can't be brought back
+within `silent_s` it is lost: the engine then ends what runs there itself, before it says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from headway.engines import runner
-from headway.engines.attempts import COOKIE, Attempt, StateDir, Task, orphans, waited_for
+from headway.engines import lost, proc
+from headway.engines.attempts import Attempt, StateDir, Task
 from headway.engines.base import (
     NEVER_STARTED,
+    NODE_LOST,
+    NODE_REBOOTED,
+    Capabilities,
     Ended,
     EngineError,
     EngineEvent,
     EngineInvariant,
     EventStream,
     Launch,
+    NodeHealth,
     NodeInfo,
     Record,
     Running,
     StaleAttempt,
     Started,
     StopKind,
-    TaskLaunch,
     check_launch,
     ended_event,
     gang_outcome,
 )
 from headway.engines.environment import task_environment
+from headway.engines.link import wait_for_children
+from headway.engines.nodes import LocalNodes
 
 __all__ = ["LocalEngine"]
 
 log = logging.getLogger(__name__)
 
-EXIT_LOST = 128 + signal.SIGKILL
-RUNNER_LOST = "runner-lost"
-NODE_REBOOTED = "node-rebooted"
-ORPHAN_PAUSE_S = 0.02
+AGENT_START_S = 5.0
+"""How long `start()` waits for agents, in seconds, above the time that a supervisor has."""
 
 
 class LocalEngine:
-    """Runs gangs on this machine. `nodes` maps each virtual node's name to its number of slots.
+    """Runs gangs on this machine. `nodes` maps each node's name to its number of slots; `devices` to the UUIDs of its GPUs,
+    where slots are real ones.
 
     `home` is what the tasks get as `HEADWAY_HOME`; `base_env` is the environment below theirs (default: this
     process's own, without `HEADWAY_*`). Each node declares `cpus_milli` and `memory_bytes`, or its share of
     the machine (at least a core a slot: a virtual node is for trying things out). `gang_grace_s` is how long
     the rest of a broken gang may take to end; `start_timeout_s` how long a supervisor that another engine has
-    started may take to appear; `poll_s` how often is looked at what can't be waited for. `use_pidfd=False`
-    polls everything.
+    started may take to appear, `spawn_timeout_s` one of our own. `poll_s` is how often is looked at what can't be waited for;
+    `use_pidfd=False` polls everything. A node is lost when its agent could not be had for `silent_s`. Agents measure every
+    `sample_s`, and end when for `idle_s` nothing has run and nobody was connected. All in seconds.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class LocalEngine:
         state_dir: Path,
         nodes: Mapping[str, int],
         *,
+        devices: Mapping[str, Sequence[str]] | None = None,
         home: Path | None = None,
         base_env: Mapping[str, str] | None = None,
         gpu_kind: str = "cpu-slot",
@@ -76,12 +85,24 @@ class LocalEngine:
         memory_bytes: int | None = None,
         gang_grace_s: float = 5.0,
         start_timeout_s: float = 10.0,
+        spawn_timeout_s: float = 30.0,
+        silent_s: float = 15.0,
+        sample_s: float = 5.0,
+        idle_s: float = 10.0,
         poll_s: float = 0.2,
         use_pidfd: bool = True,
     ) -> None:
         self._root = Path(os.path.abspath(state_dir))
         self._dir: StateDir
-        self._nodes = dict(nodes)
+        self._nodes = LocalNodes(
+            nodes,
+            devices or {},
+            silent_s=silent_s,
+            agent={"sample_s": sample_s, "idle_s": idle_s},
+            look=self._look_again,
+            up=self._send_again,
+            tell=self._tell,
+        )
         self._home = Path(os.path.abspath(home)) if home is not None else self._root
         if base_env is None:
             base_env = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
@@ -91,15 +112,20 @@ class LocalEngine:
         self._memory_bytes = memory_bytes
         self._gang_grace_s = gang_grace_s
         self._start_timeout_s = start_timeout_s
+        self._spawn_timeout_s = spawn_timeout_s
         self._poll_s = poll_s
         self._use_pidfd = use_pidfd and hasattr(os, "pidfd_open")
         self._attempts: dict[tuple[int, int], Attempt] = {}
         self._events = EventStream()
         self._announce = False
         self._sweeper: asyncio.Task[None] | None = None
-        self._left: set[int] = set()
+        self.notes: tuple[str, ...] = ()
+        """What whoever runs the cluster should be told; known once the engine has started."""
 
     # The engine protocol
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(fractional_gpus=False, exact_devices=True, uneven_gangs=True, suspend=False, slice_s_min=1.0)
 
     async def start(self) -> None:
         if not sys.platform.startswith("linux"):
@@ -107,10 +133,14 @@ class LocalEngine:
         if self._sweeper is not None:
             raise EngineError("the engine has been started already")
         self._dir = StateDir(self._root)
+        await self._nodes.start(self._root, self._dir.engine_id, self._start_timeout_s + AGENT_START_S)
         self._scan()
         for attempt in list(self._attempts.values()):
             self._examine(attempt)
+        self.notes = self._nodes.notes()
         self._announce = True
+        for node, problem in self._nodes.problems.items():
+            self._tell(NodeHealth(node, problem))
         self._sweeper = asyncio.create_task(self._sweep(), name="headway-local-engine-sweep")
 
     async def close(self) -> None:
@@ -121,6 +151,7 @@ class LocalEngine:
             await self._sweeper
         self._sweeper = None
         self._announce = False
+        await self._nodes.close()
         for attempt in self._attempts.values():
             for task in attempt.tasks:
                 self._unwatch(task)
@@ -128,18 +159,7 @@ class LocalEngine:
         self._events.close()
 
     async def inventory(self) -> tuple[NodeInfo, ...]:
-        share_milli = len(os.sched_getaffinity(0)) * 1000 // max(1, len(self._nodes))
-        share_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // max(1, len(self._nodes))
-        return tuple(
-            NodeInfo(
-                name=name,
-                gpus=slots,
-                gpu_kind=self._gpu_kind,
-                cpus_milli=max(share_milli, 1000 * slots) if self._cpus_milli is None else self._cpus_milli,
-                memory_bytes=share_bytes if self._memory_bytes is None else self._memory_bytes,
-            )
-            for name, slots in self._nodes.items()
-        )
+        return self._nodes.inventory(self._gpu_kind, self._cpus_milli, self._memory_bytes)
 
     async def fence(self, epoch: int) -> None:
         self._dir.enter(epoch)
@@ -154,7 +174,11 @@ class LocalEngine:
             raise StaleAttempt(f"job {launch.job}: attempt {launch.attempt} is older than attempt {newest}")
         if launch.attempt == newest:
             return
-        check_launch(launch, self._nodes)
+        check_launch(launch, self._nodes.slots)
+        if unreachable := sorted({task.node for task in launch.tasks} & self._nodes.lost):
+            raise EngineError(f"job {launch.job}: the agent of node {unreachable[0]} does not answer")
+        if any(task.milli != 1000 for task in launch.tasks if task.gpus):
+            raise EngineInvariant(f"job {launch.job}: this engine gives whole GPUs only")
         try:
             taken = {port for other in self._attempts.values() if other.ended is None for port in other.ports}
             attempt = self._dir.record_intent(launch, taken)
@@ -197,7 +221,7 @@ class LocalEngine:
             if attempt.ended is not None:
                 records.append(attempt.ended)
                 continue
-            stopping = runner.stop_path(attempt.path).exists()
+            stopping = proc.stop_path(attempt.path).exists()
             phase: Literal["starting", "running", "stopping"] = (
                 "stopping" if stopping else "running" if attempt.started else "starting"
             )
@@ -249,86 +273,67 @@ class LocalEngine:
 
     def _start_tasks(self, attempt: Attempt, launch: Launch) -> None:
         """Start the supervisors. One that can't be started ends its task, and that ends the gang."""
-        home = self._root.joinpath("logs", str(attempt.job), str(attempt.attempt))
         servers = [f"127.0.0.1:{port}" for port in attempt.ports[1:]]
-        setup_ranks: dict[str, int] = {}
-        for wanted in sorted(launch.tasks, key=lambda task: task.rank):
-            if wanted.setup.strip():
-                setup_ranks.setdefault(wanted.node, wanted.rank)
         wanted_by_rank = {wanted.rank: wanted for wanted in launch.tasks}
+        setup_ranks: dict[str, int] = {}
+        for task in attempt.tasks:
+            if wanted_by_rank[task.rank].setup.strip():
+                setup_ranks.setdefault(task.node, task.rank)
         for task in attempt.tasks:
             wanted = wanted_by_rank[task.rank]
+            devices = self._nodes.devices[task.node]
             environment = task_environment(
                 launch,
                 wanted,
                 master_addr="127.0.0.1",
                 master_port=attempt.ports[0],
                 servers=servers,
-                real_gpus=False,
+                real_gpus=bool(devices),
                 home=str(self._home),
+                devices=[devices[slot] for slot in task.gpus] if devices else (),
             )
-            environment = {**self._base_env, **environment, COOKIE: self._dir.cookie(attempt, task)}
-            try:
-                home.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._spawn(attempt, task, wanted, environment, setup_ranks.get(task.node))
-            except (OSError, ValueError) as error:
-                attempt.write_end(task, runner.EXIT_CANNOT_START, start_error=f"cannot start: {error}")
-                return
+            message = attempt.spawns.setdefault(
+                task.node,
+                {
+                    "op": "spawn",
+                    "epoch": launch.epoch,
+                    "job": launch.job,
+                    "attempt": launch.attempt,
+                    "user": launch.user,
+                    "base_env": self._base_env,
+                    "tasks": [],
+                },
+            )
+            message["tasks"].append(
+                {
+                    "rank": task.rank,
+                    "command": wanted.command,
+                    "setup": wanted.setup,
+                    "setup_rank": setup_ranks.get(task.node),
+                    "workdir": os.path.abspath(wanted.workdir),
+                    "checkpoint_dir": environment["HEADWAY_CHECKPOINT_DIR"],
+                    "env": {**environment, proc.COOKIE: self._dir.cookie(attempt, task)},
+                    "cpus_milli": wanted.cpus_milli,
+                    "memory_bytes": wanted.memory_bytes,
+                }
+            )
+        for node in attempt.spawns:
+            self._send(attempt, node)
 
-    def _spawn(
-        self,
-        attempt: Attempt,
-        task: Task,
-        wanted: TaskLaunch,
-        environment: Mapping[str, str],
-        setup_rank: int | None,
-    ) -> None:
-        spec = {
-            "command": wanted.command,
-            "setup": wanted.setup,
-            "setup_rank": setup_rank,
-            "workdir": os.path.abspath(wanted.workdir),
-            "checkpoint_dir": environment["HEADWAY_CHECKPOINT_DIR"],
-            "env": dict(environment),
-        }
-        library_path: dict[str, str] = {}
-        if "LD_LIBRARY_PATH" in os.environ:
-            library_path["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        with contextlib.ExitStack() as opened:
-            # The environment may hold secrets: it goes through memory, never through the disk.
-            spec_file = opened.enter_context(open(os.memfd_create("headway-task"), "w+b", buffering=0))
-            spec_file.write(json.dumps(spec).encode())
-            spec_file.seek(0)
-            errors = opened.enter_context(open(attempt.path / "runner.err", "ab", buffering=0))
-            ready_r, ready_w = os.pipe()
-            opened.callback(os.close, ready_w)
-            try:
-                task.child = os.posix_spawn(
-                    sys.executable,
-                    [
-                        *(sys.executable, "-I", "-S", "-X", "utf8", runner.__file__),
-                        *(
-                            str(attempt.path),
-                            str(task.rank),
-                            str(self.log_path(attempt.job, attempt.attempt, task.rank)),
-                        ),
-                    ],
-                    library_path,
-                    file_actions=[
-                        (os.POSIX_SPAWN_DUP2, spec_file.fileno(), 0),
-                        (os.POSIX_SPAWN_DUP2, ready_w, 1),
-                        (os.POSIX_SPAWN_DUP2, errors.fileno(), 2),
-                    ],
-                    setsid=True,
-                    setsigmask=runner.HANDLED,
-                )
-            except BaseException:
-                os.close(ready_r)
-                raise
-        task.spawned = True
-        task.ready_fd = ready_r
-        asyncio.get_running_loop().add_reader(ready_r, self._on_ready, attempt, task)
-        self._watch(attempt, task)
+    def _send(self, attempt: Attempt, node: str) -> None:
+        """Have a node's agent start its tasks. Where it isn't there now, or does not get it, it is asked again when it is."""
+        self._nodes.send(node, attempt.spawns[node])
+
+    def _send_again(self, node: str) -> None:
+        """A node's agent is there, perhaps a new one: it may not know of what was to start."""
+        for attempt in list(self._attempts.values()):
+            if node in attempt.spawns and any(task.identity is None and task.node == node for task in attempt.live):
+                self._send(attempt, node)
+
+    def _look_again(self, job: int, attempt: int) -> None:
+        found = self._attempts.get((job, attempt))
+        if found is not None:
+            self._examine(found)
 
     # Watching
 
@@ -336,35 +341,25 @@ class LocalEngine:
         """Be told when the supervisor ends. Without pidfds, or with too many open, the sweep looks for it."""
         if task.pidfd >= 0 or not self._use_pidfd:
             return
-        pid = task.child or (int(task.identity["pid"]) if task.identity else 0)
+        assert task.identity is not None
         try:
-            fd = os.pidfd_open(pid)
+            fd = os.pidfd_open(int(task.identity["pid"]))
         except OSError:
             return
-        if not task.child and self._dir.supervisor(task) is None:
+        if self._dir.supervisor(task) is None:
             os.close(fd)  # It ended, and the pid may be another's by now.
             return
         task.pidfd = fd
         asyncio.get_running_loop().add_reader(fd, self._on_supervisor_end, attempt, task)
 
     def _unwatch(self, task: Task) -> None:
-        for fd in (task.pidfd, task.ready_fd):
-            if fd >= 0:
-                asyncio.get_running_loop().remove_reader(fd)
-                os.close(fd)
-        task.pidfd = task.ready_fd = -1
-
-    def _on_ready(self, attempt: Attempt, task: Task) -> None:
-        asyncio.get_running_loop().remove_reader(task.ready_fd)
-        os.close(task.ready_fd)
-        task.ready_fd = -1
-        self._examine(attempt)
+        if task.pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(task.pidfd)
+            os.close(task.pidfd)
+        task.pidfd = -1
 
     def _on_supervisor_end(self, attempt: Attempt, task: Task) -> None:
-        asyncio.get_running_loop().remove_reader(task.pidfd)
-        os.close(task.pidfd)
-        task.pidfd = -1
-        self._dir.supervisor(task)  # Waits for it, if it is our child.
+        self._unwatch(task)
         self._examine(attempt)
 
     async def _sweep(self) -> None:
@@ -373,7 +368,25 @@ class LocalEngine:
             for attempt in list(self._attempts.values()):
                 if not attempt.started or any(task.pidfd < 0 for task in attempt.live):
                     self._examine(attempt)
-            self._left = {pid for pid in self._left if not waited_for(pid)}
+            for node in self._nodes.silent():
+                self._give_up(node)
+            wait_for_children()
+
+    def _give_up(self, node: str) -> None:
+        """A node can't be used: end what runs there, in its agent's stead. It is lost when nothing does any more."""
+        runs = False
+        for attempt in list(self._attempts.values()):
+            mine = [task for task in attempt.live if task.node == node]
+            if attempt.ended is not None or not mine:
+                continue
+            runs = True
+            self._request_stop(attempt, "node", 0.0, NODE_LOST)
+            for task in mine:
+                if task.identity is not None and self._dir.supervisor(task) is None:
+                    lost.end_lost(attempt.path, task.rank, self._dir.cookie(attempt, task))
+            self._examine(attempt)
+        if not runs:
+            self._nodes.lose(node)
 
     def _examine(self, attempt: Attempt) -> None:
         """Look what has become of an attempt, do what follows, and tell. Looking again changes nothing."""
@@ -396,6 +409,7 @@ class LocalEngine:
             self._look_at(attempt, task)
         if not attempt.started and all(task.identity is not None for task in attempt.tasks):
             attempt.started = True
+            attempt.spawns.clear()  # They may hold secrets.
             failed = any(task.end is not None and task.end.start_error for task in attempt.tasks)
             if not failed and attempt.stop_kind() != "start":
                 self._tell(Started(attempt.job, attempt.attempt))
@@ -404,7 +418,7 @@ class LocalEngine:
             ends = [task.end for task in attempt.tasks if task.end is not None]
             started, code, number, after_stop, reason = gang_outcome(ends)
             if after_stop:
-                request = runner.read_json(runner.stop_path(attempt.path)) or {}
+                request = proc.read_json(proc.stop_path(attempt.path)) or {}
                 reason = str(request.get("reason", ""))
             attempt.ended = Ended(attempt.job, attempt.attempt, attempt.epoch, started, code, number, after_stop, reason)
             self._tell(ended_event(attempt.ended))
@@ -429,26 +443,15 @@ class LocalEngine:
         attempt.read_identity(task)  # It may have written it just before it ended.
         stopped_by = attempt.stop_kind()
         if attempt.boot_id != self._dir.boot_id:
-            attempt.write_end(task, EXIT_LOST, signal.SIGKILL, reason=NODE_REBOOTED, stopped_by=stopped_by)
+            attempt.write_end(task, lost.EXIT_LOST, signal.SIGKILL, reason=NODE_REBOOTED, stopped_by=stopped_by)
         elif task.identity is not None:
-            self._end_lost(attempt, task, stopped_by)
-        elif task.spawned:
-            error = f"the supervisor died{attempt.supervisor_said()}"
-            attempt.write_end(task, runner.EXIT_CANNOT_START, start_error=error)
-        elif stopped_by or time.monotonic() - attempt.created_s >= self._start_timeout_s:
+            return  # The node's agent ends what it has left, and then writes the end down.
+        elif stopped_by or time.monotonic() - attempt.created_s >= self._patience_s(attempt):
             self._end_never_started(attempt, task, stopped_by)
 
-    def _end_lost(self, attempt: Attempt, task: Task, stopped_by: StopKind) -> None:
-        """The supervisor is gone without a word: end what it supervised, then say so in its stead."""
-        assert task.identity is not None
-        left = orphans(task.identity, self._dir.cookie(attempt, task))
-        for orphan in left:
-            runner.kill(orphan, signal.SIGKILL)
-        if left:
-            with contextlib.suppress(RuntimeError):
-                asyncio.get_running_loop().call_later(ORPHAN_PAUSE_S, self._examine, attempt)
-            return
-        attempt.write_end(task, EXIT_LOST, signal.SIGKILL, reason=RUNNER_LOST, stopped_by=stopped_by)
+    def _patience_s(self, attempt: Attempt) -> float:
+        """How long a supervisor may take to appear: one that we have asked for ourselves will come yet."""
+        return self._spawn_timeout_s if attempt.spawns else self._start_timeout_s
 
     def _end_never_started(self, attempt: Attempt, task: Task, stopped_by: StopKind) -> None:
         """There is an intent but no supervisor; one that is only late sees the stop request and starts nothing."""
@@ -457,7 +460,7 @@ class LocalEngine:
         attempt.read_identity(task)
         if task.identity is None:
             # That request is this failure's consequence, not its cause; what the controller asked for is.
-            code = runner.EXIT_TERMINATED if stopped_by == "controller" else runner.EXIT_CANNOT_START
+            code = proc.EXIT_TERMINATED if stopped_by == "controller" else proc.EXIT_CANNOT_START
             attempt.write_end(task, code, start_error=NEVER_STARTED, stopped_by=stopped_by)
 
     # Stopping and telling
@@ -470,7 +473,7 @@ class LocalEngine:
             attempt.read_identity(task)
             supervisor = self._dir.supervisor(task)
             if supervisor is not None:
-                runner.kill(supervisor, signal.SIGTERM)
+                proc.kill(supervisor, signal.SIGTERM)
 
     def _tell(self, event: EngineEvent) -> None:
         if self._announce:
@@ -478,7 +481,6 @@ class LocalEngine:
 
     def _forget(self, attempt: Attempt) -> None:
         self._attempts.pop(attempt.key, None)
+        self._nodes.forget(*attempt.key)
         for task in attempt.tasks:
             self._unwatch(task)
-            if task.child:
-                self._left.add(task.child)  # It has written its last record, and is about to end.

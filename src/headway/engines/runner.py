@@ -1,12 +1,14 @@
 """The supervisor of one task: a small process of its own that outlives the controller.
 
-Started as `python -I -S runner.py ATTEMPT_DIR RANK LOG`, in its own session, with the task as JSON on its
-standard input: `command`, `setup`, `setup_rank` (whose task runs the set-up for this node), `workdir`,
-`checkpoint_dir`, `env`. It uses the standard library only and imports nothing of Headway, so that it starts
-in a few milliseconds and an upgrade can't break a running task.
+Started by the node's agent as `python -I -S __main__.py runner ATTEMPT_DIR RANK LOG`, in its own session, with the task as
+JSON on its standard input: `command`, `setup`, `setup_rank` (whose task runs the set-up for this node), `workdir`,
+`checkpoint_dir`, `env`, and perhaps `cgroup` (the task's own group) and `account` (uid, gid, groups to run as). It uses the
+standard library only, so that it starts in a few milliseconds and an upgrade can't break a running task.
 
 What it promises:
 
+* A task has one supervisor, ever: it locks `RANK.lock` for as long as it lives, and does nothing where another has begun. So
+  whoever isn't sure that a start has been carried out may ask for it again.
 * Before the task's first instruction, `RANK.json` names runner and task by pid, start time and boot. The task
   waits, forked but not yet executed, until that file is in place; so nothing ever runs unknown.
 * It looks for `stop.json` after `RANK.json` is written and before it lets the task go. Whoever wants the task
@@ -14,7 +16,7 @@ What it promises:
 * The output goes straight from the task to the log: as the bytes come, no pump that could lose the last line.
 * As a child subreaper it adopts everything that the task leaves behind, however it was detached. The task has
   ended only when all of that is gone; only then is `RANK.exit.json` written, durably, and written again until
-  it succeeds.
+  it succeeds: with room that was set aside at the start if the disk is full.
 * No signal but SIGKILL ends it. Standard output is closed once the task runs, which tells whoever started it.
 """
 
@@ -22,15 +24,34 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import json
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-SCHEMA_VERSION = 1
+from . import accounts, cgroup
+from .proc import (
+    EXIT_CANNOT_START,
+    EXIT_TERMINATED,
+    SCHEMA_VERSION,
+    boot_id,
+    descendants,
+    exit_path,
+    exit_record,
+    identity_path,
+    kill,
+    process,
+    read_json,
+    stop_path,
+    sync,
+    write_json,
+)
+
 HANDLED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -49,142 +70,11 @@ LINGER_S = 1.0
 """How long what a finished task left behind may take to end after SIGTERM, in seconds."""
 KILL_AGAIN_S = 0.02
 RETRY_S = 0.5
-EXIT_CANNOT_START = 126
-EXIT_TERMINATED = 128 + signal.SIGTERM
-
-
-class Process(NamedTuple):
-    """One line of /proc: `start_ticks` since boot makes a pid unmistakable."""
-
-    pid: int
-    state: str
-    ppid: int
-    pgrp: int
-    session: int
-    start_ticks: int
-
-    @property
-    def alive(self) -> bool:
-        return self.state not in "ZX"
-
-
-def process(pid: int) -> Process | None:
-    """The process with this pid, or None."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    # The command's name, in brackets, may itself hold brackets and blanks: the last bracket ends it.
-    rest = text[text.rindex(")") + 2 :].split()
-    return Process(pid, rest[0], int(rest[1]), int(rest[2]), int(rest[3]), int(rest[19]))
-
-
-def processes() -> list[Process]:
-    """All processes that can be seen."""
-    found = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [one for one in found if one is not None]
-
-
-def kill(target: Process, number: int) -> None:
-    """Send a signal to exactly this process: a later one with the same pid is spared."""
-    try:
-        fd = os.pidfd_open(target.pid)
-    except ProcessLookupError:
-        return
-    except OSError:
-        fd = -1  # No pidfds here, or no more of them: look, and be quick.
-    try:
-        now = process(target.pid)
-        if now is None or now.start_ticks != target.start_ticks:
-            return
-        with contextlib.suppress(OSError):
-            if fd >= 0:
-                signal.pidfd_send_signal(fd, number)
-            else:
-                os.kill(target.pid, number)
-    finally:
-        if fd >= 0:
-            os.close(fd)
-
-
-def boot_id() -> str:
-    """The name of this boot of the machine."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None if there is none, or it was torn by a loss of power."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def write_json(path: Path, value: dict[str, Any], *, durable: bool = False) -> None:
-    """Replace a file whole. `durable`: it is still there after a loss of power, and so is its directory."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-            json.dump(value, file)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    if durable:
-        for directory in (path.parent, path.parent.parent):
-            sync(directory)
-
-
-def sync(path: Path) -> None:
-    """Make what has been written to a file or directory survive a loss of power."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def identity_path(attempt_dir: Path, rank: int) -> Path:
-    return attempt_dir / f"{rank}.json"
-
-
-def exit_path(attempt_dir: Path, rank: int) -> Path:
-    return attempt_dir / f"{rank}.exit.json"
-
-
-def stop_path(attempt_dir: Path) -> Path:
-    return attempt_dir / "stop.json"
-
-
-def exit_record(
-    rank: int,
-    exit_code: int = 0,
-    *,
-    signal_number: int | None = None,
-    stopped_by: str = "",
-    reason: str = "",
-    start_error: str = "",
-) -> dict[str, Any]:
-    """What `RANK.exit.json` holds. `stopped_by` is the kind of the stop request that came before the end, or
-    empty.
-    """
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "rank": rank,
-        "exit_code": exit_code,
-        "signal": signal_number,
-        "stopped_by": stopped_by,
-        "reason": reason,
-        "start_error": start_error,
-        "ended_at_s": time.time(),
-    }
+RESERVE_BYTES = 16 * 1024
+"""Set aside on the disk at the start, and given back when the exit record finds it full."""
+OUT_OF_MEMORY = "out-of-memory"
+EXIT_NOT_OURS = 3
+"""This process's exit code where another supervisor has the task, or has had it."""
 
 
 class CannotStart(Exception):
@@ -200,6 +90,7 @@ class Runner:
         self.log = log
         self.task = task
         self.boot_id = boot_id()
+        self.cgroup = str(task.get("cgroup", ""))
         self.started = False
         self.stopped_by = ""
         self.deadline_s: float | None = None
@@ -208,13 +99,31 @@ class Runner:
 
     def run(self) -> None:
         try:
+            self.set_aside()
             record = self.course()
         except CannotStart as error:
             if self.started:
                 record = exit_record(self.rank, EXIT_CANNOT_START, reason=f"cannot-start: {error}")
             else:
                 record = exit_record(self.rank, EXIT_CANNOT_START, start_error=str(error))
+        cgroup.remove(self.cgroup)
         self.finish(record)
+
+    @property
+    def reserve_path(self) -> Path:
+        return self.attempt_dir / f"{self.rank}.reserve"
+
+    def set_aside(self) -> None:
+        try:
+            fd = os.open(self.reserve_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, bytes(RESERVE_BYTES))
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return  # The attempt has been given up: nothing will start.
+        except OSError as error:
+            raise CannotStart(str(error)) from error
 
     def course(self) -> dict[str, Any]:
         if not str(self.task["command"]).strip():
@@ -262,6 +171,8 @@ class Runner:
     def ended(self, wait_status: int, reason: str = "") -> dict[str, Any]:
         code = os.waitstatus_to_exitcode(wait_status)
         number = -code if code < 0 else None
+        if code != 0 and not self.stopped_by and cgroup.out_of_memory(self.cgroup):
+            reason = reason or OUT_OF_MEMORY
         return exit_record(
             self.rank,
             code if number is None else 128 + number,
@@ -276,11 +187,16 @@ class Runner:
             try:
                 sync(self.attempt_dir / "launch.json")  # Without the intent, the end says nothing.
                 write_json(exit_path(self.attempt_dir, self.rank), record, durable=True)
+                self.reserve_path.unlink(missing_ok=True)
                 return
             except FileNotFoundError:
                 return  # The attempt has been given up and forgotten: nobody waits for this record.
             except OSError as error:
-                sys.stderr.write(f"rank {self.rank}: {error}\n")
+                if error.errno in (errno.ENOSPC, errno.EDQUOT) and self.reserve_path.exists():
+                    self.reserve_path.unlink()
+                    continue
+                with contextlib.suppress(OSError):
+                    sys.stderr.write(f"rank {self.rank}: {error}\n")
                 time.sleep(RETRY_S)
 
     # Starting
@@ -337,6 +253,9 @@ class Runner:
             os.dup2(null, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
+            cgroup.enter(self.cgroup)
+            if self.task.get("account"):
+                accounts.become(*self.task["account"])
             os.chdir(self.task["workdir"])
             if self.task["checkpoint_dir"]:
                 os.makedirs(self.task["checkpoint_dir"], exist_ok=True)
@@ -364,6 +283,7 @@ class Runner:
                     "start_ticks": me.start_ticks,
                     "task_pid": task.pid if task else 0,
                     "task_start_ticks": task.start_ticks if task else 0,
+                    "cgroup": self.cgroup,
                     "started_at_s": time.time(),
                 },
             )
@@ -433,6 +353,7 @@ class Runner:
                 if now_s >= until_s:
                     # Again and again: what forks while it is being killed is found the next time. What hangs
                     # in the kernel keeps its place until it goes.
+                    cgroup.kill(self.cgroup)
                     for left in descendants(os.getpid()):
                         kill(left, signal.SIGKILL)
                     pause_s = kill_pause_s
@@ -447,18 +368,14 @@ class Runner:
             os.killpg(main, signal.SIGCONT)  # One that is suspended can't save its checkpoint.
 
 
-def descendants(root: int) -> list[Process]:
-    """All living processes below this one."""
-    children: dict[int, list[Process]] = {}
-    for one in processes():
-        children.setdefault(one.ppid, []).append(one)
-    found: list[Process] = []
-    todo = [root]
-    while todo:
-        below = children.pop(todo.pop(), [])
-        found += [one for one in below if one.alive]
-        todo += [one.pid for one in below]
-    return found
+def is_the_one(attempt_dir: Path, rank: int) -> bool:
+    """Take the task's lock, for as long as this process lives. False if another has it, or has had it."""
+    try:
+        fd = os.open(attempt_dir / f"{rank}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False  # Also where the attempt has been given up and its directory has gone.
+    return not identity_path(attempt_dir, rank).exists() and not exit_path(attempt_dir, rank).exists()
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -475,15 +392,15 @@ def main(arguments: list[str]) -> NoReturn:
             raise OSError(ctypes.get_errno(), "cannot become a child subreaper")
         with open(0, "rb", closefd=False) as file:
             task = json.loads(file.read())
-        Runner(Path(arguments[0]), int(arguments[1]), Path(arguments[2]), task).run()
-        code = 0
+        attempt_dir, rank = Path(arguments[0]), int(arguments[1])
+        if is_the_one(attempt_dir, rank):
+            Runner(attempt_dir, rank, Path(arguments[2]), task).run()
+            code = 0
+        else:
+            code = EXIT_NOT_OURS
     except BaseException:
         import traceback  # Only here: it costs milliseconds, and nearly every runner never needs it.
 
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

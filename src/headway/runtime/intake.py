@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from headway.core import columns as c
-from headway.core.columns import EventKind, Name, Phase, Reason
+from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
 from headway.core.errors import UserError, shown
 from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec
 from headway.core.state import State
 from headway.core.units import name_fault
-from headway.engines.base import EngineEvent, NodeBack, NodeLost, Started
+from headway.engines.base import EngineEvent, NodeBack, NodeHealth, NodeLost, Started, Usage
 from headway.runtime.admit import Names, details, spec_columns, too_large
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.launch import add_end, spec_text
+
+log = logging.getLogger(__name__)
 
 
 class NoSuchJobError(UserError):
@@ -56,6 +59,8 @@ class Intake:
     fractional_gpus: bool
     here: tuple[int, ...] = ()
     """The engine's nodes, by number."""
+    sick: set[int] = field(default_factory=set)
+    """Nodes that take no jobs because of what the engine says of their health, and for no other reason."""
 
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
@@ -125,17 +130,49 @@ class Intake:
             if number is not None:
                 out.add(now, EventKind.NODE_DOWN if isinstance(event, NodeLost) else EventKind.NODE_UP, number)
             return
+        if isinstance(event, NodeHealth):
+            self._health(event, now, out)
+            return
         row = self.state.row(event.job)
         current = row is not None and self.state.J[c.J_ATTEMPT, row] == event.attempt
         if isinstance(event, Started):
             if current and self.state.J[c.J_PHASE, row] == Phase.STARTING:
                 out.add(now, EventKind.STARTED, event.job, event.attempt)
             return
+        if isinstance(event, Usage):
+            if current and row is not None and event.rank < self.state.J[c.J_HELD_TASKS, row]:
+                self._usage(row, event, now, out)
+            return
         if (event.job, event.attempt) in over:
             return
         if current and self.state.J[c.J_PHASE, row] != Phase.QUEUED:
             add_end(out, now, event, int(self.state.J[c.J_REASON, row]))
         over.append((event.job, event.attempt))
+
+    def _usage(self, row: int, event: Usage, now: int, out: EventBuffer) -> None:
+        """What a task uses now. What isn't measured stays as the tables have it."""
+        network = event.network_bytes_per_s
+        if network is None:
+            network = int(self.state.T[c.T_USE_NET, self.state.J[c.J_HELD_TASK0, row] + event.rank])
+        figures = (event.gpu_milli, event.cpus_milli, event.memory_bytes, network)
+        out.add(now, EventKind.USAGE, event.job, event.attempt, a=event.rank, payload=figures)
+
+    def _health(self, event: NodeHealth, now: int, out: EventBuffer) -> None:
+        """A sick node takes no more jobs; what runs there runs on. Well again, it does, unless it was drained before."""
+        number = self.names.known(Name.NODE, event.node)
+        if number is None:
+            return
+        phase = self.state.N[c.N_PHASE, number]
+        if event.problem:
+            log.warning("node %s takes no more jobs: %s", event.node, event.problem)
+            if phase == NodePhase.UP:
+                self.sick.add(number)
+                out.add(now, EventKind.NODE_DRAINING, number)
+        elif number in self.sick:
+            self.sick.discard(number)
+            log.warning("node %s takes jobs again", event.node)
+            if phase == NodePhase.DRAINING:
+                out.add(now, EventKind.NODE_UP, number)
 
 
 def overdue(state: State, now: int) -> EventBatch:

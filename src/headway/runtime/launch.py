@@ -14,8 +14,17 @@ from headway.core.model import JobSpec, from_json, to_json
 from headway.core.reconcile import Found
 from headway.core.state import State
 from headway.core.view import gpus_of
-from headway.engines.base import Exited, Launch, Record, Running, StartFailed, TaskLaunch, ended_event
-from headway.engines.local import NODE_REBOOTED
+from headway.engines.base import (
+    NODE_LOST,
+    NODE_REBOOTED,
+    Exited,
+    Launch,
+    Record,
+    Running,
+    StartFailed,
+    TaskLaunch,
+    ended_event,
+)
 
 UNKNOWN_UNITS = -1
 """In field b of an end: what the attempt has saved is not known."""
@@ -30,7 +39,9 @@ def spec_text(spec: JobSpec) -> str:
 def make_launch(state: State, epoch: int, job: int, attempt: int, places: Ints, public_id: str) -> Launch:
     """The gang of a START_REQUESTED, whose payload is `places`. `ValueError`, `KeyError` or `UserError`: the text is no job."""
     spec = from_json(json.loads(state.files[job]))
-    servers = int(state.J[c.J_SERVERS, state.row(job)])
+    row = state.row(job)
+    servers, first = int(state.J[c.J_SERVERS, row]), int(state.J[c.J_TASK0, row])
+    tasks_of = state.T[:, first : first + int(state.J[c.J_TASKS, row])]
     rows = places.reshape(-1, c.PLACE).tolist()
     tasks = tuple(
         TaskLaunch(
@@ -42,24 +53,28 @@ def make_launch(state: State, epoch: int, job: int, attempt: int, places: Ints, 
             setup=spec.setup,
             env=dict(spec.env),
             workdir=spec.workdir,
+            milli=milli if mask else c.WHOLE,
+            cpus_milli=int(tasks_of[c.T_CPU, rank]),
+            memory_bytes=int(tasks_of[c.T_MEM, rank]),
         )
-        for rank, (node, mask, _) in enumerate(rows)
+        for rank, (node, mask, milli) in enumerate(rows)
     )
     checkpoints = str(Path(spec.workdir, spec.checkpoint.dir)) if spec.checkpoint.dir else ""
-    return Launch(epoch, job, public_id, attempt, tasks, checkpoints, spec.retry_max)
+    return Launch(epoch, job, public_id, attempt, tasks, checkpoints, spec.retry_max, spec.user)
 
 
 def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int) -> None:
     """Append the event of an attempt's end. Field c is the exit code; the text what the engine says beside it.
 
-    A machine that was switched off is not the job's failure: that counts as stopped, and no retry is spent.
+    A machine that was switched off, or could not be used any more, is not the job's failure: that counts as stopped, and no
+    retry is spent.
     """
     if isinstance(end, StartFailed):
         out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=UNKNOWN_UNITS, text=_message(end.reason))
         return
     if end.after_stop:
         kind, a, text = EventKind.STOPPED, stop_reason, ""
-    elif end.reason == NODE_REBOOTED:
+    elif end.reason in (NODE_REBOOTED, NODE_LOST):
         kind, a, text = EventKind.STOPPED, int(Reason.NODE_LOST), end.reason
     elif end.exit_code == 0:
         kind, a, text = EventKind.COMPLETED, 0, end.reason
