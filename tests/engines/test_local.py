@@ -528,6 +528,9 @@ async def test_nothing_of_an_earlier_boot_runs(bench: EngineBench, world: LocalW
     await bench.event(Started, launch)
     one = LocalIdentity(bench, launch)
     await bench.close()
+    agent = world.agent()
+    assert agent is not None
+    proc.kill(agent, signal.SIGKILL)
     attempt_dir = world.state_dir / "attempts" / f"{launch.job}.1"
     for name in ("launch.json", "0.json"):
         record = json.loads((attempt_dir / name).read_text())
