@@ -62,8 +62,12 @@ def register(app: typer.Typer) -> None:
 # -- up -------------------------------------------------------------------------------------------------------------
 def up(
     nodes: Annotated[
-        str, typer.Option(help="Virtual nodes and the slots of each; default: one node, a slot a core.", metavar="NODESxSLOTS")
+        str,
+        typer.Option(help="Nodes on this machine and the slots of each; default: one, with all GPUs.", metavar="NODESxSLOTS"),
     ] = "",
+    slots: Annotated[
+        int, typer.Option(min=0, help="Slots that stand for GPUs; default where there are none: one a core.", metavar="N")
+    ] = 0,
     policy: Annotated[
         str, typer.Option("--policy", "-p", help="NAME[:key=value,…], as `headway policies` lists.", metavar="P")
     ] = "fifo",
@@ -84,7 +88,7 @@ def up(
     from headway.runtime.warm import warm_up
 
     logging.basicConfig(format="headway: %(message)s", level=logging.WARNING, stream=sys.stderr)
-    request = UpRequest(home=find_home(os.environ), nodes=nodes, policy=policy, port=port, round=round_)
+    request = UpRequest(home=find_home(os.environ), nodes=nodes, slots=slots, policy=policy, port=port, round=round_)
     prepared = prepare(request)
     if sys.stderr.isatty() and compiles_first():
         _note("compiling once, which takes a minute or two; later starts are quick")
@@ -104,7 +108,7 @@ def _announce(ready: Ready) -> None:
     _out(f"headway: the token is in {ready.token_file}")
     if ready.live:
         _out(f"headway: going on with {ready.live} job{'s' if ready.live != 1 else ''}")
-    _out("headway: jobs run as this user, all in one trust domain; Ctrl-C stops the controller, not the jobs")
+    _out("headway: Ctrl-C stops the controller, not the jobs")
 
 
 def _announce_json(ready: Ready) -> None:

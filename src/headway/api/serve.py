@@ -6,8 +6,9 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headway.core.errors import UserError, shown
 from headway.core.round import Brains
 from headway.engines.base import EngineError
 from headway.engines.local import LocalEngine
+from headway.engines.nvml import find_gpus
 from headway.policies.registry import Chosen, choose
 from headway.runtime.controller import Controller, FencedError, Pace
 from headway.runtime.home import Home
@@ -32,10 +34,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpRequest:
-    """What `headway up` is to start, as a person wrote it. `nodes`: NODESxSLOTS; empty: one node, a slot a core."""
+    """What `headway up` is to start, as a person wrote it.
+
+    `nodes`: NODESxSLOTS; empty: one node with this machine's GPUs, or with `slots`. Slots are GPUs where the machine has them,
+    unless `slots` is given: then they stand for GPUs.
+    """
 
     home: Home
     nodes: str = ""
+    slots: int = 0
     policy: str = "fifo"
     port: int = 0
     round: str = "1"
@@ -73,17 +80,39 @@ class Ready:
         }
 
 
-def parse_nodes(text: str) -> dict[str, int]:
-    """Names and slots of the virtual nodes of NODESxSLOTS. `UserError` for anything else."""
+def parse_nodes(text: str, slots: int = 0) -> dict[str, int]:
+    """Names and slots of the nodes of NODESxSLOTS; of one node, without it. `UserError` for anything else."""
+    if not 0 <= slots <= GPUS_PER_NODE_MAX:
+        raise UserError(f"expected 1 to {GPUS_PER_NODE_MAX} slots, got {slots}", key="slots")
     if not text:
-        return {"n0": min(len(os.sched_getaffinity(0)), GPUS_PER_NODE_MAX)}
+        return {"n0": slots or min(len(os.sched_getaffinity(0)), GPUS_PER_NODE_MAX)}
     match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", text)
     if match is None:
         raise UserError(f"expected NODESxSLOTS such as 2x4, got {shown(text)}", key="nodes")
-    nodes, slots = int(match[1]), int(match[2])
-    if not 1 <= nodes <= NODES_MAX or not 1 <= slots <= GPUS_PER_NODE_MAX:
+    nodes, each = int(match[1]), int(match[2])
+    if not 1 <= nodes <= NODES_MAX or not 1 <= each <= GPUS_PER_NODE_MAX:
         raise UserError(f"expected 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} slots, got {shown(text)}", key="nodes")
-    return {f"n{i}": slots for i in range(nodes)}
+    if slots not in (0, each):
+        raise UserError(f"{shown(text)} has {each} slots a node, --slots says {slots}", key="nodes")
+    return {f"n{i}": each for i in range(nodes)}
+
+
+def share_gpus(text: str, slots: int, uuids: Sequence[str]) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
+    """Slots and GPUs of each node: the machine's GPUs in order, if it has any and no slots are asked for.
+
+    Raises:
+        UserError: more are asked for than there are.
+    """
+    if slots or not uuids:
+        return parse_nodes(text, slots), {}
+    nodes = parse_nodes(text) if text else {"n0": min(len(uuids), GPUS_PER_NODE_MAX)}
+    if sum(nodes.values()) > len(uuids):
+        raise UserError(
+            f"{shown(text)} wants {sum(nodes.values())} GPUs, this machine has {len(uuids)}; with --slots they need not be real",
+            key="nodes",
+        )
+    rest = iter(uuids)
+    return nodes, {node: tuple(islice(rest, count)) for node, count in nodes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +121,8 @@ class Prepared:
 
     home: Home
     nodes: dict[str, int]
+    devices: dict[str, tuple[str, ...]]
+    """The UUIDs of each node's GPUs; of none, where slots stand for them."""
     chosen: Chosen
     port: int
     interval_us: int
@@ -99,13 +130,13 @@ class Prepared:
 
 def prepare(request: UpRequest) -> Prepared:
     """Read and check what a request says. Nothing has started and nothing is written when this raises `UserError`."""
-    nodes = parse_nodes(request.nodes)
+    nodes, devices = share_gpus(request.nodes, request.slots, [gpu.uuid for gpu in find_gpus()])
     chosen = choose(request.policy.strip())
     if chosen.oracle:
         raise UserError("knows the true durations of jobs: it is for simulation only", key=f"policy {chosen.spec}")
     if not 0 <= request.port <= 65_535:
         raise UserError(f"expected a port from 0 to 65535, got {request.port}", key="port")
-    return Prepared(request.home, nodes, chosen, request.port, _interval_us(request.round))
+    return Prepared(request.home, nodes, devices, chosen, request.port, _interval_us(request.round))
 
 
 async def serve(prepared: Prepared, on_ready: Callable[[Ready], None]) -> int:
@@ -118,18 +149,19 @@ async def serve(prepared: Prepared, on_ready: Callable[[Ready], None]) -> int:
     home.prepare()
     with home.lock():
         journal = Journal(home.journal)
-        engine = LocalEngine(home.engine_dir, prepared.nodes, home=home.root)
+        engine = LocalEngine(home.engine_dir, prepared.nodes, devices=prepared.devices, home=home.root)
         brains = Brains(prepared.chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
-        controller = Controller(journal, engine, brains, pace=Pace(interval_us=prepared.interval_us))
+        pace = Pace(interval_us=prepared.interval_us)
+        controller = Controller(journal, engine, brains, pace=pace, capabilities=engine.capabilities())
         try:
-            return await _serve(prepared, controller, on_ready)
+            return await _serve(prepared, controller, engine, on_ready)
         except (JournalError, FencedError, EngineError) as error:
             raise UserError(f"stopped: {error} (jobs that run go on running)") from None
         finally:
             await controller.close()
 
 
-async def _serve(prepared: Prepared, controller: Controller, on_ready: Callable[[Ready], None]) -> int:
+async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine, on_ready: Callable[[Ready], None]) -> int:
     home = prepared.home
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
@@ -148,7 +180,7 @@ async def _serve(prepared: Prepared, controller: Controller, on_ready: Callable[
             prepared.chosen.spec,
             controller.epoch,
             len(controller.state.live_rows()),
-            tuple(controller.notes),
+            (*controller.notes, *engine.notes),
         )
         home.publish(ready.to_json())
         on_ready(ready)

@@ -59,7 +59,8 @@ class Agent:
         self.dir = proc.node_dir(root, node)
         self.version = str(settings.get("version", ""))
         self.engine = str(settings.get("engine", ""))
-        self.sample_s, self.idle_s = float(settings.get("sample_s", 5.0)), float(settings.get("idle_s", 10.0))
+        self.idle_s = float(settings.get("idle_s", 10.0))
+        self.sample_s = min(float(settings.get("sample_s", 5.0)), self.idle_s)
         self.devices = tuple(map(str, settings.get("devices", ())))
         self.boot = proc.boot_id()
         self.nvml = Nvml.open() if self.devices else None
@@ -102,7 +103,7 @@ class Agent:
                     if now_s - self.busy_s >= self.idle_s or not self.dir.exists():
                         return
                 pause_s = ORPHAN_PAUSE_S if self.left else max(sample_at_s - time.monotonic(), 0.0)
-                for key, _ in self.selector.select(min(pause_s, self.idle_s)):
+                for key, _ in self.selector.select(pause_s):
                     key.data()
 
     def listen(self) -> socket.socket:

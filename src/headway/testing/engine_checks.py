@@ -4,189 +4,35 @@
 
     await check_engine(make, scratch=tmp_path)
 
-`check_engine` runs all of `ENGINE_CHECKS` one after the other in one world; a test suite may rather run each in a
-world of its own, with `run_engine_check`. The world needs two free slots, on one node or on two.
+`check_engine` runs all of `ENGINE_CHECKS` that the engine's `capabilities()` call for, one after the other in one world; a test
+suite may rather run each in a world of its own, with `run_engine_check`. The world needs two free slots, on one node or on two;
+three where it declares uneven gangs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from headway.engines.base import (
+    Capabilities,
     Ended,
-    Engine,
-    EngineEvent,
     EngineInvariant,
     Exited,
-    Launch,
+    Place,
     Running,
     StaleAttempt,
     StaleEpoch,
     Started,
     StartFailed,
-    TaskLaunch,
 )
+from headway.testing.engine_bench import Commands, EngineBench, Make, raises
 
 __all__ = ["ENGINE_CHECKS", "Commands", "EngineBench", "check_engine", "run_engine_check"]
-
-PAUSE_S = 0.01
-
-Event = TypeVar("Event", Started, StartFailed, Exited)
-
-
-class Commands:
-    """What the suite's tasks run, as shell commands; an engine without a shell brings commands of its own.
-
-    A *mark* is a file that a task makes to say how far it is; a *gate* is a file that a task waits for.
-    """
-
-    succeed = "exit 0"
-
-    def fail(self, code: int) -> str:
-        return f"exit {code}"
-
-    def die(self, number: int) -> str:
-        """End by a signal."""
-        return f"kill -{number} $$"
-
-    def wait(self, gate: Path, code: int = 0, mark: Path | None = None) -> str:
-        """Add a line to the mark, then end with `code` once the gate is open."""
-        say = f"echo started >> '{mark}'; " if mark is not None else ""
-        return f"{say}until [ -e '{gate}' ]; do sleep 0.02; done; exit {code}"
-
-    def obey(self, mark: Path, saved: Path) -> str:
-        """Make the mark, run for ever, and on SIGTERM take a moment to save and exit 0."""
-        return f"trap 'sleep 0.2; : > {saved}; exit 0' TERM; : > '{mark}'; while :; do sleep 0.02; done"
-
-    def ignore(self, mark: Path) -> str:
-        """Make the mark, and run for ever, whatever SIGTERM says."""
-        return f"trap '' TERM; : > '{mark}'; while :; do sleep 0.02; done"
-
-    def open(self, gate: Path) -> None:
-        gate.touch()
-
-    def lines(self, mark: Path) -> int:
-        return len(mark.read_text().splitlines()) if mark.exists() else 0
-
-
-Make: TypeAlias = Callable[[], Awaitable[Engine]]
-
-
-class EngineBench:
-    """One world with an engine on it, as a controller sees it: what it launches, and the events that it has seen."""
-
-    def __init__(self, make: Make, scratch: Path, commands: Commands | None = None, timeout_s: float = 30.0) -> None:
-        self.make = make
-        self.scratch = scratch
-        self.run = commands if commands is not None else Commands()
-        self.timeout_s = timeout_s
-        self.epoch = 0
-        self.seen: list[EngineEvent] = []
-        self.engine: Engine
-        self._jobs = itertools.count(1)
-        self._names = itertools.count(1)
-        self._reader: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
-
-    async def open(self) -> None:
-        """A controller starts: a new epoch, nothing seen yet."""
-        self.epoch += 1
-        self.seen = []
-        self.engine = await self.make()
-        await self.engine.start()
-        await self.engine.fence(self.epoch)
-        self._reader = asyncio.create_task(self._read(), name="engine-bench")
-
-    async def close(self) -> None:
-        """The controller ends; its engine's tasks go on."""
-        await self.engine.close()
-        assert self._reader is not None
-        async with asyncio.timeout(self.timeout_s):
-            await self._reader
-
-    async def restart(self) -> None:
-        await self.close()
-        await self.open()
-
-    async def _read(self) -> None:
-        async for event in self.engine.events():
-            self.seen.append(event)
-            self._news.set()
-
-    def path(self, what: str) -> Path:
-        """A new name for a mark or a gate."""
-        return self.scratch / f"{what}-{next(self._names)}"
-
-    async def launch_of(self, *commands: str, job: int | None = None, attempt: int = 1) -> Launch:
-        """A gang with one task a command, on the first slots of the inventory."""
-        slots: Iterator[tuple[str, int]] = (
-            (node.name, slot) for node in await self.engine.inventory() for slot in range(node.gpus)
-        )
-        tasks = tuple(
-            TaskLaunch(rank, "worker", node, (slot,), command, workdir=str(self.scratch))
-            for (rank, command), (node, slot) in zip(enumerate(commands), slots, strict=False)
-        )
-        assert len(tasks) == len(commands), "the world has too few slots for this check"
-        number = next(self._jobs) if job is None else job
-        return Launch(self.epoch, number, f"check-{number}", attempt, tasks)
-
-    async def launch(self, *commands: str, job: int | None = None, attempt: int = 1) -> Launch:
-        launch = await self.launch_of(*commands, job=job, attempt=attempt)
-        await self.engine.launch(launch)
-        return launch
-
-    async def stop(self, launch: Launch, grace_s: float, reason: str = "preempted") -> None:
-        await self.engine.stop(self.epoch, launch.job, launch.attempt, grace_s, reason)
-
-    async def event(self, kind: type[Event], launch: Launch) -> Event:
-        """The event of this kind for this attempt; waits for it."""
-        async with asyncio.timeout(self.timeout_s):
-            while True:
-                self._news.clear()
-                for event in self.seen:
-                    if isinstance(event, kind) and (event.job, event.attempt) == (launch.job, launch.attempt):
-                        return event
-                await self._news.wait()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that no event tells of."""
-        async with asyncio.timeout(self.timeout_s):
-            while not holds():
-                await asyncio.sleep(PAUSE_S)
-
-    def told(self, launch: Launch) -> list[EngineEvent]:
-        """All events so far of this attempt."""
-        return [
-            event
-            for event in self.seen
-            if isinstance(event, Started | StartFailed | Exited) and (event.job, event.attempt) == (launch.job, launch.attempt)
-        ]
-
-    async def record(self, launch: Launch) -> Running | Ended | None:
-        """What the snapshot says of this attempt."""
-        for record in await self.engine.snapshot():
-            if (record.job, record.attempt) == (launch.job, launch.attempt):
-                return record
-        return None
-
-    async def ended(self, launch: Launch) -> Ended:
-        """The end of this attempt by the snapshot; waits for it."""
-        async with asyncio.timeout(self.timeout_s):
-            while not isinstance(record := await self.record(launch), Ended):
-                await asyncio.sleep(PAUSE_S)
-        return record
-
-    async def finish(self, launch: Launch) -> None:
-        """Acknowledge an attempt that has ended: then nothing of it is left in the snapshot."""
-        assert isinstance(await self.record(launch), Ended)
-        await self.engine.acknowledge(launch.job, launch.attempt)
-        assert await self.record(launch) is None
 
 
 async def completes(bench: EngineBench) -> None:
@@ -406,6 +252,73 @@ async def nothing_runs_twice(bench: EngineBench) -> None:
     assert not mark.exists()
 
 
+async def devices_are_those_asked_for(bench: EngineBench) -> None:
+    """A task gets the devices that it was placed on, and as many: not other ones that are free as well."""
+    node = (await bench.engine.inventory())[0]
+    slot = node.gpus - 1
+    gate, mark = bench.path("gate"), bench.path("mark")
+    launch = await bench.launch_of(f"{bench.run.devices(mark)}; {bench.run.wait(gate)}")
+    launch = replace(launch, tasks=(replace(launch.tasks[0], node=node.name, gpus=(slot,)),))
+    await bench.engine.launch(launch)
+    await bench.until(lambda: bench.run.lines(mark) == 1)
+    record = await bench.record(launch)
+    assert isinstance(record, Running)
+    assert record.places == (Place(0, node.name, (slot,)),)
+    assert len(mark.read_text().strip().split(",")) == 1
+    bench.run.open(gate)
+    await bench.event(Exited, launch)
+    await bench.finish(launch)
+
+
+async def gangs_may_be_uneven(bench: EngineBench) -> None:
+    """The tasks of a gang may have different numbers of GPUs, and nodes different numbers of its tasks."""
+    launch = await bench.launch_of(bench.run.succeed, bench.run.succeed, bench.run.succeed)
+    first, second, third = launch.tasks
+    if first.node == second.node:
+        tasks = (replace(first, gpus=(*first.gpus, *second.gpus)), replace(third, rank=1))
+    else:
+        tasks = (first, replace(second, gpus=(*second.gpus, *third.gpus)))
+    launch = replace(launch, tasks=tasks)
+    await bench.engine.launch(launch)
+    assert await bench.event(Exited, launch) == Exited(launch.job, 1, 0, None, False, "")
+    await bench.finish(launch)
+
+
+async def gpus_are_given_whole(bench: EngineBench) -> None:
+    """Where no GPU is shared, half a GPU is the scheduler's error."""
+    launch = await bench.launch_of(bench.run.succeed)
+    launch = replace(launch, tasks=(replace(launch.tasks[0], milli=500),))
+    await raises(EngineInvariant, bench.engine.launch(launch))
+    assert await bench.record(launch) is None
+
+
+async def gpus_are_shared_up_to_one(bench: EngineBench) -> None:
+    """Two halves of a GPU run side by side; a third is refused."""
+    gate = bench.path("gate")
+    halves = []
+    for _ in range(2):
+        half = await bench.launch_of(bench.run.wait(gate))
+        half = replace(half, tasks=(replace(half.tasks[0], milli=500),))
+        await bench.engine.launch(half)
+        halves.append(half)
+    third = await bench.launch_of(bench.run.wait(gate))
+    third = replace(third, tasks=(replace(third.tasks[0], milli=500),))
+    await raises(EngineInvariant, bench.engine.launch(third))
+    bench.run.open(gate)
+    for half in halves:
+        await bench.event(Exited, half)
+        await bench.finish(half)
+
+
+async def declared_figures_make_sense(bench: EngineBench) -> None:
+    """Slice and grace are seconds; they don't change while the engine lives."""
+    declared = bench.engine.capabilities()
+    assert 0.0 <= declared.slice_s_min < float("inf")
+    assert declared.grace_s > 0.0
+    await bench.restart()
+    assert bench.engine.capabilities() == declared
+
+
 async def nonsense_is_refused(bench: EngineBench) -> None:
     """A gang that no world could start is the scheduler's error, and leaves nothing."""
     good = await bench.launch_of(bench.run.succeed)
@@ -418,6 +331,8 @@ async def nonsense_is_refused(bench: EngineBench) -> None:
         (replace(task, gpus=(slots[task.node],)),),
         (replace(task, gpus=(-1,)),),
         (replace(task, gpus=(0, 0)),),
+        (replace(task, milli=0),),
+        (replace(task, milli=1001),),
         (task, replace(task, rank=1)),
     ):
         await raises(EngineInvariant, bench.engine.launch(replace(good, tasks=tasks)))
@@ -425,15 +340,6 @@ async def nonsense_is_refused(bench: EngineBench) -> None:
     with contextlib.suppress(ValueError):
         await bench.engine.stop(bench.epoch, good.job, 1, float("nan"), "cancelled")
         raise AssertionError("a grace that is not a number was taken")
-
-
-async def raises(kind: type[Exception], call: Awaitable[object]) -> None:
-    """Assert that a call is refused."""
-    try:
-        await call
-    except kind:
-        return
-    raise AssertionError(f"{kind.__name__} was not raised")
 
 
 Check: TypeAlias = Callable[[EngineBench], Awaitable[None]]
@@ -457,18 +363,39 @@ ENGINE_CHECKS: dict[str, Check] = {
         stale_attempt_is_refused,
         nothing_runs_twice,
         nonsense_is_refused,
+        declared_figures_make_sense,
+        devices_are_those_asked_for,
+        gangs_may_be_uneven,
+        gpus_are_given_whole,
+        gpus_are_shared_up_to_one,
     )
 }
+CALLED_FOR: dict[str, Callable[[Capabilities], bool]] = {
+    "devices_are_those_asked_for": lambda declared: declared.exact_devices,
+    "gangs_may_be_uneven": lambda declared: declared.uneven_gangs,
+    "gpus_are_given_whole": lambda declared: not declared.fractional_gpus,
+    "gpus_are_shared_up_to_one": lambda declared: declared.fractional_gpus,
+}
+"""When a check is called for; all others always are."""
+
+
+def called_for(name: str, declared: Capabilities) -> bool:
+    """Whether an engine with these capabilities must pass this check."""
+    return name not in CALLED_FOR or CALLED_FOR[name](declared)
 
 
 async def run_engine_check(
     check: Check, make: Make, *, scratch: Path, commands: Commands | None = None, timeout_s: float = 30.0
 ) -> None:
-    """Run one check in a fresh world. `scratch` is an empty directory; `timeout_s` bounds each wait, in seconds."""
+    """Run one check in a fresh world, if the engine's capabilities call for it.
+
+    `scratch` is an empty directory; `timeout_s` bounds each wait, in seconds.
+    """
     bench = EngineBench(make, scratch, commands, timeout_s)
     await bench.open()
     try:
-        await check(bench)
+        if called_for(check.__name__, bench.engine.capabilities()):
+            await check(bench)
     finally:
         await bench.close()
 
@@ -479,6 +406,8 @@ async def check_engine(make: Make, *, scratch: Path, commands: Commands | None =
     await bench.open()
     try:
         for name, check in ENGINE_CHECKS.items():
+            if not called_for(name, bench.engine.capabilities()):
+                continue
             await check(bench)
             left = await bench.engine.snapshot()
             assert left == (), f"{name} left {left}"
