@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from headway.engines import local, proc, runner
-from headway.engines.agent import interpreter
 from headway.engines.attempts import Attempt, StateDir, free_ports
 from headway.engines.base import Ended, EngineInvariant, Exited, Launch, Running, StaleEpoch, Started, StartFailed
 from headway.testing.engine_checks import EngineBench
@@ -377,20 +376,13 @@ def test_a_supervisor_of_an_attempt_that_has_been_given_up_starts_nothing(tmp_pa
 
 def supervise(attempt_dir: Path, command: str) -> None:
     """Run a supervisor in the foreground."""
-    task: dict[str, object] = {
-        "command": command,
-        "setup": "",
-        "setup_rank": None,
-        "workdir": "/",
-        "checkpoint_dir": "",
-        "env": {},
-    }
-    subprocess.run(
-        [*interpreter(), "runner", str(attempt_dir), "0", str(attempt_dir.parent.parent / "0.log")],
-        input=json.dumps(task).encode(),
-        timeout=30,
-        check=False,
+    task = {"command": command, "setup": "", "setup_rank": None, "workdir": "/", "checkpoint_dir": "", "env": {}}
+    log = attempt_dir.parent.parent / "0.log"
+    source = "import sys, pathlib as p; sys.path.insert(0, sys.argv[1]); from headway.engines import runner; " + (
+        f"runner.run(p.Path(sys.argv[2]), 0, p.Path(sys.argv[3]), {task!r})"
     )
+    where = [str(Path(runner.__file__).parents[2]), str(attempt_dir), str(log)]
+    subprocess.run([sys.executable, "-I", "-c", source, *where], timeout=30, check=False)
 
 
 def test_an_exit_record_is_written_again_until_it_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The node agent: one small process a node, that outlives the controller.
 
-Started as `python -I -S __main__.py agent STATE_DIR NODE`, in its own session, with its settings as JSON on its standard input.
+Started as `python -I -S __main__.py STATE_DIR NODE`, in its own session, with its settings as JSON on its standard input.
 It starts tasks (each under a supervisor, `runner.py`), and as a child subreaper takes in what a supervisor that was killed has
 left; that it ends, and writes the end down. It measures what tasks use, and looks after the node's disk and GPUs.
 
@@ -21,11 +21,12 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import accounts, cgroup, proc, wire
+from . import accounts, cgroup, proc, runner, wire
 from .lost import end_lost, write_end
 from .nvml import Nvml, NvmlError
 from .runner import EXIT_NOT_OURS, HANDLED, PR_SET_CHILD_SUBREAPER
@@ -55,7 +56,7 @@ class Agent:
     """One node's agent. `settings`: `devices` (UUIDs of the GPUs by slot), `sample_s`, `idle_s`, `version`, `engine`."""
 
     def __init__(self, root: Path, node: str, settings: dict[str, Any]) -> None:
-        self.root, self.node = root, node
+        self.root, self.node, self.pid = root, node, os.getpid()
         self.dir = proc.node_dir(root, node)
         self.version = str(settings.get("version", ""))
         self.engine = str(settings.get("engine", ""))
@@ -108,7 +109,7 @@ class Agent:
 
     def listen(self) -> socket.socket:
         """The socket, for us alone. By a relative path: the directory's own may be longer than a socket's may."""
-        me = proc.process(os.getpid())
+        me = proc.process(self.pid)
         assert me is not None
         card = {"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": self.boot}
         proc.write_json(self.dir / wire.CARD, {**card, "protocol": wire.PROTOCOL, "version": self.version})
@@ -205,7 +206,7 @@ class Agent:
             "protocol": wire.PROTOCOL,
             "version": self.version,
             "node": self.node,
-            "pid": os.getpid(),
+            "pid": self.pid,
             "boot_id": self.boot,
             "cpus_milli": 1000 * len(os.sched_getaffinity(0)),
             "memory_bytes": pages,
@@ -280,31 +281,17 @@ class Agent:
         task["cgroup"] = self.groups.make(f"{job}.{attempt}.{rank}", int(task["cpus_milli"]), int(task["memory_bytes"]))
         wanted = ("command", "setup", "setup_rank", "workdir", "checkpoint_dir", "env", "cgroup", "account")
         spec = {name: task[name] for name in wanted if name in task}
-        with contextlib.ExitStack() as opened:
-            # The environment may hold secrets: it goes through memory, never through the disk.
-            file = opened.enter_context(open(os.memfd_create("headway-task"), "w+b", buffering=0))
-            file.write(json.dumps(spec).encode())
-            file.seek(0)
-            errors = opened.enter_context(open(path / "runner.err", "ab", buffering=0))
-            ready_r, ready_w = os.pipe()
-            opened.callback(os.close, ready_w)
-            try:
-                pid = os.posix_spawn(
-                    sys.executable,
-                    [*interpreter(), "runner", str(path), str(rank), str(log)],
-                    dict(os.environ),
-                    file_actions=[
-                        (os.POSIX_SPAWN_DUP2, file.fileno(), 0),
-                        (os.POSIX_SPAWN_DUP2, ready_w, 1),
-                        (os.POSIX_SPAWN_DUP2, errors.fileno(), 2),
-                    ],
-                    setsid=True,
-                    setsigmask=HANDLED,
-                )
-            except BaseException:
-                os.close(ready_r)
-                cgroup.remove(spec["cgroup"])
-                raise
+        ready_r, ready_w = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(ready_r)
+            os.close(ready_w)
+            cgroup.remove(spec["cgroup"])
+            raise
+        if pid == 0:
+            supervise(path, rank, log, spec, ready_w)
+        os.close(ready_w)
         self.supervisors[pid] = key
         self.on(ready_r, lambda: self.ready(ready_r, key))
 
@@ -347,7 +334,7 @@ class Agent:
     def clear_up(self) -> None:
         """End what supervisors that are gone have left, then write down the ends that they could not."""
         for one in proc.processes():
-            if one.ppid == os.getpid() and one.alive and one.pid not in self.supervisors:
+            if one.ppid == self.pid and one.alive and one.pid not in self.supervisors:
                 for left in [*proc.descendants(one.pid), one]:
                     proc.kill(left, signal.SIGKILL)
         for key in sorted(self.left):
@@ -442,9 +429,18 @@ class Agent:
         return self.gpu_problem
 
 
-def interpreter() -> list[str]:
-    """How a part of this package is started: with nothing of the environment, nor of the installed packages."""
-    return [sys.executable, "-I", "-S", "-X", "utf8", str(Path(__file__).with_name("__main__.py"))]
+def supervise(attempt_dir: Path, rank: int, log: Path, task: dict[str, Any], ready: int) -> NoReturn:
+    """In the child: nothing of the agent's goes on here."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(ready, 1)
+        os.dup2(os.open(attempt_dir / "runner.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+        runner.run(attempt_dir, rank, log, task)
+    finally:
+        os._exit(1)
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -468,8 +464,6 @@ def main(arguments: list[str]) -> NoReturn:
         Agent(root, node, settings).run()
         code = 0
     except BaseException:
-        import traceback  # Only here: it costs memory, and nearly no agent ever needs it.
-
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 
 from headway import __version__
 from headway.engines import proc, wire
-from headway.engines.agent import interpreter
 
 __all__ = ["AgentLink", "wait_for_children"]
 
 log = logging.getLogger(__name__)
 
 Message: TypeAlias = dict[str, Any]
+PROGRAM = str(Path(__file__).with_name("__main__.py"))
 KNOCK_S = 0.005
 """How often a starting agent is knocked at, in seconds: it takes some 50 ms to open."""
 OPENING_S = 5.0
@@ -192,7 +192,7 @@ class AgentLink:
             null = opened.enter_context(open(os.devnull, "wb", buffering=0))
             pid = os.posix_spawn(
                 sys.executable,
-                [*interpreter(), "agent", str(self._root), self.node],
+                [sys.executable, "-I", "-S", "-X", "utf8", PROGRAM, str(self._root), self.node],
                 library_path,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, settings.fileno(), 0),

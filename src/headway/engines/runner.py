@@ -1,9 +1,9 @@
 """The supervisor of one task: a small process of its own that outlives the controller.
 
-Started by the node's agent as `python -I -S __main__.py runner ATTEMPT_DIR RANK LOG`, in its own session, with the task as
-JSON on its standard input: `command`, `setup`, `setup_rank` (whose task runs the set-up for this node), `workdir`,
-`checkpoint_dir`, `env`, and perhaps `cgroup` (the task's own group) and `account` (uid, gid, groups to run as). It uses the
-standard library only, so that it starts in a few milliseconds and an upgrade can't break a running task.
+Forked by the node's agent, in a session of its own, with the task: `command`, `setup`, `setup_rank` (whose task runs the set-up
+for this node), `workdir`, `checkpoint_dir`, `env`, and perhaps `cgroup` (the task's own group) and `account` (uid, gid, groups
+to run as). Without an exec it starts in a few milliseconds, shares its memory with the agent, and has all of its code already:
+an upgrade can't break a task that runs or starts.
 
 What it promises:
 
@@ -26,11 +26,11 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,6 +63,7 @@ HANDLED = (
 )
 """Blocked, and waited for instead; SIGTERM also means: look at `stop.json` now."""
 
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 1.0
 """How often `stop.json` is looked at without a signal, in seconds."""
@@ -378,29 +379,27 @@ def is_the_one(attempt_dir: Path, rank: int) -> bool:
     return not identity_path(attempt_dir, rank).exists() and not exit_path(attempt_dir, rank).exists()
 
 
-def main(arguments: list[str]) -> NoReturn:
+def run(attempt_dir: Path, rank: int, log: Path, task: dict[str, Any]) -> NoReturn:
+    """Be the supervisor of this task, in a process of one's own whose standard output and error are meant for it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Were it ignored, the kernel would throw the exit codes away.
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            with contextlib.suppress(OSError):
-                os.close(int(name))  # Whatever the controller has left open is none of the task's business.
-    libc = ctypes.CDLL(None, use_errno=True)
     code = 1
     try:
+        for number in HANDLED:
+            signal.signal(number, signal.SIG_DFL)  # What is ignored can't be waited for, nor its exit code fetched.
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))  # Whatever the agent has open is none of the task's business.
+        libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become a child subreaper")
-        with open(0, "rb", closefd=False) as file:
-            task = json.loads(file.read())
-        attempt_dir, rank = Path(arguments[0]), int(arguments[1])
+        libc.prctl(PR_SET_NAME, b"headway-task", 0, 0, 0)
         if is_the_one(attempt_dir, rank):
-            Runner(attempt_dir, rank, Path(arguments[2]), task).run()
+            Runner(attempt_dir, rank, log, task).run()
             code = 0
         else:
             code = EXIT_NOT_OURS
     except BaseException:
-        import traceback  # Only here: it costs milliseconds, and nearly every runner never needs it.
-
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(code)
