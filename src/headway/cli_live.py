@@ -103,6 +103,8 @@ def up(
 def _announce(ready: Ready) -> None:
     for note in ready.notes:
         _note(note)
+    for line in ready.engine:
+        _out(f"headway: {line}")
     slots = f"{ready.nodes} node{'s' if ready.nodes != 1 else ''}, {ready.slots} slots, policy {ready.policy}"
     _out(f"headway: listening on {ready.url} ({slots})")
     _out(f"headway: the token is in {ready.token_file}")

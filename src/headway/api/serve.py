@@ -62,6 +62,8 @@ class Ready:
     live: int
     """Jobs that are live from before."""
     notes: tuple[str, ...] = field(default=())
+    engine: tuple[str, ...] = field(default=())
+    """What the engine says of itself: whose accounts, which limits, which GPUs."""
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and `controller.json`."""
@@ -77,6 +79,7 @@ class Ready:
             "epoch": self.epoch,
             "live_jobs": self.live,
             "notes": list(self.notes),
+            "engine": list(self.engine),
         }
 
 
@@ -180,7 +183,8 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
             prepared.chosen.spec,
             controller.epoch,
             len(controller.state.live_rows()),
-            (*controller.notes, *engine.notes),
+            tuple(controller.notes),
+            engine.notes,
         )
         home.publish(ready.to_json())
         on_ready(ready)
