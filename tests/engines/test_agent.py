@@ -20,6 +20,7 @@ from headway.engines import accounts, link, nodes, proc, wire
 from headway.engines.base import (
     Ended,
     EngineError,
+    EngineEvent,
     Exited,
     NodeBack,
     NodeLost,
@@ -351,6 +352,27 @@ async def test_usage_of_a_busy_task_is_told(world: LocalWorld) -> None:
     await bench.event(Exited, launch)
     await bench.finish(launch)
     await bench.close()
+
+
+def test_usage_is_told_when_it_changes_and_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[EngineEvent] = []
+    found = nodes.LocalNodes(
+        {"n0": 1}, {}, silent_s=1.0, agent={}, look=lambda job, attempt: None, up=lambda node: None, tell=told.append
+    )
+    now_s = 0.0
+    monkeypatch.setattr(nodes.time, "monotonic", lambda: now_s)
+    for step in range(400):
+        now_s = 1.0 * step
+        figures = {"job": 1, "attempt": 1, "rank": 0, "gpu_milli": 0, "memory_bytes": 0}
+        found._heard("n0", {"event": "usage", "tasks": [{**figures, "cpus_milli": 1000 if step % 2 else 500}]})
+    # First at 0 s; then after pauses of 5, 10, 20, 40, 80, 80, 80 s, at the next sample that differs from the last one told.
+    assert len(told) == 8
+    found.forget(1, 1)
+    found._heard("n0", {"event": "usage", "tasks": [{**figures, "cpus_milli": 1000}]})
+    assert len(told) == 9
+    now_s += 1000.0
+    found._heard("n0", {"event": "usage", "tasks": [{**figures, "cpus_milli": 1040}]})
+    assert len(told) == 9, "a change that small is none"
 
 
 async def test_an_agent_is_small(bench: EngineBench, world: LocalWorld) -> None:

@@ -64,6 +64,19 @@ def test_a_limit_that_cannot_be_set_is_an_error(base: Path, tmp_path: Path) -> N
         groups(tmp_path).make("1.1.0", 0, 1 << 30)
 
 
+def test_controller_and_agents_may_have_moved_into_a_group_of_their_own(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("0::/job.slice/headway-processes\n")
+    assert groups(tmp_path).root == base / "headway-x"
+
+
+def test_groups_of_tasks_that_are_over_go(base: Path, tmp_path: Path) -> None:
+    found = groups(tmp_path)
+    for name in ("1.1.0", "1.1.1"):
+        (base / "headway-x" / name).mkdir()
+    found.sweep({"1.1.1"})
+    assert [path.name for path in (base / "headway-x").iterdir() if path.is_dir()] == ["1.1.1"]
+
+
 def test_without_a_hierarchy_there_are_no_groups(tmp_path: Path) -> None:
     (tmp_path / "mounts").write_text("tmpfs / tmpfs rw 0 0\n")
     (tmp_path / "own").write_text("0::/\n")

@@ -400,6 +400,8 @@ class Agent:
         self.ended(key, EXIT_NOT_OURS)
 
     def measure(self, tasks: list[Task]) -> None:
+        starting = {f"{job}.{attempt}.{rank}" for job, attempt, rank in self.supervisors.values()}
+        self.groups.sweep(starting | {f"{task.job}.{task.attempt}.{task.rank}" for task in tasks})
         figures = self.sampler.sample(tasks)
         if figures:
             self.tell({"event": "usage", "tasks": figures})
@@ -461,7 +463,10 @@ def main(arguments: list[str]) -> NoReturn:
         if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become a child subreaper")
         os.chdir("/")
-        Agent(root, node, settings).run()
+        agent = Agent(root, node, settings)
+        agent.run()
+        if agent.groups.root is not None:
+            cgroup.remove(str(agent.groups.root), tries=1)  # Stays if a task runs.
         code = 0
     except BaseException:
         traceback.print_exc()

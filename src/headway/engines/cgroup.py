@@ -1,9 +1,11 @@
 """A control group (cgroup v2) for each task, where the system allows it: limits, figures, and a kill that nothing escapes.
 
-    BASE/headway-ENGINE.NODE/            the agent's; the controllers that exist are handed on to its children
+    BASE/headway-processes/                      controller and agents, where BASE may have no processes itself
+    BASE/headway-ENGINE.NODE/                    one node's; the controllers that exist are handed on to its children
     BASE/headway-ENGINE.NODE/JOB.ATTEMPT.RANK/   one task
 
-BASE is the group that the agent was started in (a systemd unit with `Delegate=yes`, or the root of the hierarchy). What isn't
+BASE is the group that the agent was started in: a systemd unit with `Delegate=yes`, or the root of the hierarchy. Below a group
+that has processes nothing can be limited; so, if the group was delegated to us, those move into one of their own. What isn't
 allowed is left out: without a group, sessions and the child subreaper do the work, and there are no limits.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 PERIOD_US = 100_000
@@ -19,6 +22,9 @@ PERIOD_US = 100_000
 CPUS_MILLI_LEAST = 1000
 """No task is held below one core: its threads would only wait for each other."""
 CONTROLLERS = ("cpu", "memory", "pids")
+PROCESSES = "headway-processes"
+DELEGATED = ("user.delegate", "trusted.delegate")
+"""How systemd marks a group that it has handed over."""
 REMOVE_TRIES = 20
 REMOVE_PAUSE_S = 0.005
 
@@ -52,6 +58,15 @@ class Groups:
         """Where a task's group is; empty where there are no groups."""
         return str(self.root / name) if self.root is not None else ""
 
+    def sweep(self, live: Collection[str]) -> None:
+        """Take away what groups are left of tasks that are over. `live` are the names of those that aren't."""
+        if self.root is None:
+            return
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.root):
+                if entry.is_dir(follow_symlinks=False) and entry.name not in live:
+                    remove(entry.path, tries=1)  # Only an empty one can be.
+
     def limits(self) -> str:
         """What is limited, for people."""
         held = [word for controller, word in (("memory", "memory"), ("cpu", "cpus")) if controller in self.controllers]
@@ -74,6 +89,8 @@ def find_groups(name: str, *, mounts: str = "/proc/self/mounts", own: str = "/pr
     offered = set(_words(base / "cgroup.controllers")) & set(CONTROLLERS)
     for where in (base, root):
         missing = [one for one in sorted(offered) if one not in _words(where / "cgroup.subtree_control")]
+        if missing and where == base and _is_delegated(base):
+            _make_room(base)
         for controller in missing:
             with contextlib.suppress(OSError):
                 _write(where / "cgroup.subtree_control", f"+{controller}")
@@ -89,7 +106,25 @@ def _own_group(mounts: str, own: str) -> Path | None:
     if not mounted or group is None:
         return None
     place = mounted[0].encode().decode("unicode_escape")  # Blanks are written as \040.
-    return Path(place, group.removesuffix(" (deleted)").lstrip("/"))
+    found = Path(place, group.removesuffix(" (deleted)").lstrip("/"))
+    return found.parent if found.name == PROCESSES else found
+
+
+def _is_delegated(base: Path) -> bool:
+    for name in DELEGATED:
+        with contextlib.suppress(OSError):
+            if os.getxattr(base, name) == b"1":
+                return True
+    return False
+
+
+def _make_room(base: Path) -> None:
+    """Move all processes of a delegated group, which are ours, into a group of their own."""
+    with contextlib.suppress(OSError):
+        (base / PROCESSES).mkdir(mode=0o755, exist_ok=True)
+        for pid in members(str(base)):
+            with contextlib.suppress(OSError):
+                _write(base / PROCESSES / "cgroup.procs", str(pid))
 
 
 def enter(group: str) -> None:

@@ -103,7 +103,7 @@ class AgentLink:
                 self.fault = str(error)
                 self.known.set()
                 await asyncio.sleep(AGAIN_S_MAX)
-            except (OSError, EOFError, ValueError) as error:
+            except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
                 log.debug("node %s: %r", self.node, error)
             try:
                 await self._see_to_an_agent()

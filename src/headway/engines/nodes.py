@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.engines import accounts
 from headway.engines.base import EngineError, EngineEvent, NodeBack, NodeHealth, NodeInfo, NodeLost, Usage
@@ -14,10 +15,20 @@ from headway.engines.link import AgentLink, Message
 
 __all__ = ["LocalNodes"]
 
-USAGE_STEP = 0.1
+USAGE_STEP = 0.2
 """Usage is told when a figure has changed by this part of it …"""
 USAGE_LEAST = {"gpu_milli": 50, "cpus_milli": 50, "memory_bytes": 16 * 1024 * 1024}
-"""… and by at least so much."""
+"""… and by at least so much …"""
+USAGE_PAUSE_S, USAGE_PAUSE_S_MAX = 5.0, 80.0
+"""… and not before this pause, which doubles each time: the journal keeps every figure."""
+
+
+class _Told(NamedTuple):
+    """What was told last of a task's usage, when, and how long nothing is told then."""
+
+    figures: dict[str, int]
+    at_s: float
+    pause_s: float
 
 
 class LocalNodes:
@@ -39,7 +50,7 @@ class LocalNodes:
         self._silent_s, self._agent = silent_s, dict(agent)
         self._look, self._up, self._tell = look, up, tell
         self._links: dict[str, AgentLink] = {}
-        self._used: dict[tuple[int, int, int], dict[str, int]] = {}
+        self._used: dict[tuple[int, int, int], _Told] = {}
 
     async def start(self, root: Path, engine_id: str, timeout_s: float) -> None:
         """See to an agent for each node. Raises `EngineError` if one can't be worked with: of another version, say."""
@@ -107,12 +118,13 @@ class LocalNodes:
     def _use(self, figures: Message) -> None:
         key = int(figures["job"]), int(figures["attempt"]), int(figures["rank"])
         now = {name: int(figures[name]) for name in USAGE_LEAST}
-        told = self._used.get(key)
-        if told is not None and not any(
-            abs(now[name] - told[name]) >= max(least, USAGE_STEP * told[name]) for name, least in USAGE_LEAST.items()
-        ):
-            return
-        self._used[key] = now
+        at_s, told = time.monotonic(), self._used.get(key)
+        if told is not None:
+            if at_s < told.at_s + told.pause_s or not _changed(told.figures, now):
+                return
+            self._used[key] = _Told(now, at_s, min(2 * told.pause_s, USAGE_PAUSE_S_MAX))
+        else:
+            self._used[key] = _Told(now, at_s, USAGE_PAUSE_S)
         self._tell(Usage(*key, **now))
 
     # What there is
@@ -150,6 +162,11 @@ class LocalNodes:
         kinds = ", ".join(gpus) if gpus else "slots stand for GPUs"
         sick = [f"node {node}: {problem}" for node, problem in self.problems.items() if problem]
         return (whose, *limits, kinds, *sick)
+
+
+def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
+    """Whether a figure is worth telling again."""
+    return any(abs(now[name] - before[name]) >= max(least, USAGE_STEP * before[name]) for name, least in USAGE_LEAST.items())
 
 
 def kind_of(name: str) -> str:
