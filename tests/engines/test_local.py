@@ -545,7 +545,7 @@ async def test_a_torn_intent_is_a_failed_start(bench: EngineBench, world: LocalW
     assert [(record.job, record.attempt) for record in records] == [(7, 2)]
     assert isinstance(records[0], Ended)
     assert not records[0].started
-    await bench.engine.acknowledge(7, 2)
+    await bench.engine.acknowledge(bench.epoch, 7, 2)
     assert await bench.engine.snapshot() == ()
 
 

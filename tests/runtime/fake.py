@@ -133,7 +133,8 @@ class FakeEngine:
             records.append(attempt.ended or Running(job, number, attempt.launch.epoch, phase, places))
         return tuple(records)
 
-    async def acknowledge(self, job: int, attempt: int) -> None:
+    async def acknowledge(self, epoch: int, job: int, attempt: int) -> None:
+        await self.fence(epoch)
         if (job, attempt) in self.attempts:
             if self.attempts[job, attempt].ended is None:
                 raise EngineInvariant("still live")

@@ -45,6 +45,7 @@ __all__ = [
     "NodeHealth",
     "NodeInfo",
     "NodeLost",
+    "NodeUnreachable",
     "Place",
     "Record",
     "Role",
@@ -77,19 +78,28 @@ class StaleAttempt(EngineError):
     """The launch is of an older attempt than one that the engine already knows."""
 
 
+class NodeUnreachable(EngineError):
+    """The launch needs a node that can't be reached; nothing has changed. No failure of the job."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"node {node} can't be reached")
+        self.node = node
+
+
 class EngineInvariant(EngineError):
     """The call would break what must always hold: an error of the scheduler, never of the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What one node has. `cpus_milli` is in thousandths of a core."""
+    """What one node has, and whether it can be reached now. `cpus_milli` is in thousandths of a core."""
 
     name: str
     gpus: int
     gpu_kind: str
     cpus_milli: int
     memory_bytes: int
+    reachable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +391,7 @@ class Engine(Protocol):
         """Disconnect and end `events()`. The tasks go on running."""
 
     async def inventory(self) -> tuple[NodeInfo, ...]:
-        """All nodes, in the order of their names' first mention."""
+        """All nodes, also those out of reach, in the order of their names' first mention."""
 
     async def fence(self, epoch: int) -> None:
         """From now on refuse older epochs. Raises `StaleEpoch` if a newer one is known.
@@ -393,8 +403,8 @@ class Engine(Protocol):
         """Start a gang, whole or not at all. What becomes of it comes as events.
 
         A repeated launch of a known (job, attempt) does nothing, whatever has become of it.
-        Raises `StaleEpoch`, `StaleAttempt`, `EngineInvariant`, or `EngineError` if the engine is not able to
-        take it on; then nothing has changed.
+        Raises `StaleEpoch`, `StaleAttempt`, `EngineInvariant`, `NodeUnreachable`, or `EngineError` if the engine
+        is not able to take it on; then nothing has changed.
         """
 
     async def stop(self, epoch: int, job: int, attempt: int, grace_s: float, reason: str) -> None:
@@ -408,10 +418,11 @@ class Engine(Protocol):
     async def snapshot(self) -> tuple[Record, ...]:
         """What really runs, and what has ended and was not acknowledged; by (job, attempt)."""
 
-    async def acknowledge(self, job: int, attempt: int) -> None:
+    async def acknowledge(self, epoch: int, job: int, attempt: int) -> None:
         """The end of this attempt is safe in the journal: the engine may forget it, its log excepted.
 
-        Nothing happens if the attempt is unknown. Raises `EngineInvariant` if it is still live.
+        Nothing happens if the attempt is unknown. Raises `EngineInvariant` if it is still live, and `StaleEpoch`: a
+        controller that was replaced knows nothing of what the new one has launched, and must not have its end forgotten.
         """
 
     def events(self) -> AsyncIterator[EngineEvent]:

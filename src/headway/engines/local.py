@@ -38,6 +38,7 @@ from headway.engines.base import (
     Launch,
     NodeHealth,
     NodeInfo,
+    NodeUnreachable,
     Record,
     Running,
     StaleAttempt,
@@ -176,7 +177,7 @@ class LocalEngine:
             return
         check_launch(launch, self._nodes.slots)
         if unreachable := sorted({task.node for task in launch.tasks} & self._nodes.lost):
-            raise EngineError(f"job {launch.job}: the agent of node {unreachable[0]} does not answer")
+            raise NodeUnreachable(unreachable[0])
         if any(task.milli != 1000 for task in launch.tasks if task.gpus):
             raise EngineInvariant(f"job {launch.job}: this engine gives whole GPUs only")
         try:
@@ -228,7 +229,8 @@ class LocalEngine:
             records.append(Running(attempt.job, attempt.attempt, attempt.epoch, phase, attempt.places()))
         return tuple(records)
 
-    async def acknowledge(self, job: int, attempt: int) -> None:
+    async def acknowledge(self, epoch: int, job: int, attempt: int) -> None:
+        self._dir.enter(epoch)
         found = self._attempts.get((job, attempt))
         if found is None:
             return

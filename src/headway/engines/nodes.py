@@ -146,6 +146,7 @@ class LocalNodes:
                     gpu_kind=kind_of(str(gpus[0]["name"])) if gpus else gpu_kind,
                     cpus_milli=max(cpus, 1000 * slots) if cpus_milli is None else cpus_milli,
                     memory_bytes=memory if memory_bytes is None else memory_bytes,
+                    reachable=node not in self.lost,
                 )
             )
         return tuple(found)

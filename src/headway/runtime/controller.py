@@ -466,7 +466,7 @@ class Controller:
     async def _acknowledge(self, job: int, attempt: int) -> None:
         """The end of an attempt is safe in the journal."""
         try:
-            await self.engine.acknowledge(job, attempt)
+            await self.engine.acknowledge(self.epoch, job, attempt)
         except (EngineError, OSError) as error:
             log.warning("job %d, attempt %d can't be acknowledged: %s", job, attempt, error)
 

@@ -166,7 +166,7 @@ class EngineBench:
     async def finish(self, launch: Launch) -> None:
         """Acknowledge an attempt that has ended: then nothing of it is left in the snapshot."""
         assert isinstance(await self.record(launch), Ended)
-        await self.engine.acknowledge(launch.job, launch.attempt)
+        await self.engine.acknowledge(self.epoch, launch.job, launch.attempt)
         assert await self.record(launch) is None
 
 

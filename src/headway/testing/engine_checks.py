@@ -77,7 +77,7 @@ async def launch_is_idempotent(bench: EngineBench) -> None:
 async def stop_of_unknown_is_no_error(bench: EngineBench) -> None:
     """A stop or an acknowledgement that comes late, or twice, does nothing."""
     await bench.engine.stop(bench.epoch, 4_000_000, 1, 1.0, "cancelled")
-    await bench.engine.acknowledge(4_000_000, 1)
+    await bench.engine.acknowledge(bench.epoch, 4_000_000, 1)
     launch = await bench.launch(bench.run.succeed)
     ended = await bench.event(Exited, launch)
     await bench.stop(launch, 0.0)
@@ -85,7 +85,7 @@ async def stop_of_unknown_is_no_error(bench: EngineBench) -> None:
     assert not (await bench.ended(launch)).after_stop
     await bench.finish(launch)
     await bench.stop(launch, 0.0)
-    await bench.engine.acknowledge(launch.job, launch.attempt)
+    await bench.engine.acknowledge(bench.epoch, launch.job, launch.attempt)
 
 
 async def stop_gives_grace(bench: EngineBench) -> None:
@@ -201,7 +201,7 @@ async def stop_after_restart(bench: EngineBench) -> None:
 
 
 async def stale_epoch_is_refused(bench: EngineBench) -> None:
-    """A controller that has been replaced can neither launch nor stop, and can't fence either."""
+    """A controller that has been replaced can neither launch nor stop nor acknowledge, and can't fence either."""
     mark, gate = bench.path("mark"), bench.path("gate")
     launch = await bench.launch(bench.run.wait(gate))
     bench.epoch += 1
@@ -213,6 +213,8 @@ async def stale_epoch_is_refused(bench: EngineBench) -> None:
     assert await bench.record(other) is None
     bench.run.open(gate)
     assert await bench.event(Exited, launch) == Exited(launch.job, 1, 0, None, False, "")
+    await raises(StaleEpoch, bench.engine.acknowledge(bench.epoch - 1, launch.job, launch.attempt))
+    assert isinstance(await bench.record(launch), Ended)
     assert not mark.exists()
     await bench.finish(launch)
 
@@ -245,7 +247,7 @@ async def nothing_runs_twice(bench: EngineBench) -> None:
             await raises(EngineInvariant, bench.engine.launch(refused))
             assert await bench.record(refused) is None
         await bench.restart()
-    await raises(EngineInvariant, bench.engine.acknowledge(launch.job, launch.attempt))
+    await raises(EngineInvariant, bench.engine.acknowledge(bench.epoch, launch.job, launch.attempt))
     bench.run.open(gate)
     await bench.ended(launch)
     await bench.finish(launch)
