@@ -157,7 +157,8 @@ class Agent:
 
     def serve(self, client: Client) -> None:
         self.flush(client)
-        while client in self.clients:
+        over = False
+        while not over and client in self.clients:
             try:
                 some = client.connection.recv(READ_BYTES)
             except BlockingIOError:
@@ -165,17 +166,19 @@ class Agent:
             except OSError:
                 some = b""
             client.read += some
-            if not some or len(client.read) > wire.LINE_BYTES_MAX:
-                self.drop(client)
-                return
-        while client in self.clients and (end := client.read.find(b"\n")) >= 0:
+            over = not some or len(client.read) > wire.LINE_BYTES_MAX
+        # What it said before it hung up counts.
+        while (end := client.read.find(b"\n")) >= 0:
             line = bytes(client.read[:end])
             del client.read[: end + 1]
             try:
                 self.hear(client, wire.decoded(line))
             except (wire.WireError, KeyError, TypeError, ValueError) as error:
                 self.say(client, {"event": "error", "error": f"{type(error).__name__}: {error}"})
-                self.drop(client)
+                over = True
+                break
+        if over:
+            self.drop(client)
 
     def hear(self, client: Client, message: dict[str, Any]) -> None:
         asked = message.get("op")

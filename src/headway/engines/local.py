@@ -448,12 +448,15 @@ class LocalEngine:
             attempt.write_end(task, lost.EXIT_LOST, signal.SIGKILL, reason=NODE_REBOOTED, stopped_by=stopped_by)
         elif task.identity is not None:
             return  # The node's agent ends what it has left, and then writes the end down.
-        elif stopped_by or time.monotonic() - attempt.created_s >= self._patience_s(attempt):
+        elif self._is_given_up(attempt, stopped_by):
             self._end_never_started(attempt, task, stopped_by)
 
-    def _patience_s(self, attempt: Attempt) -> float:
-        """How long a supervisor may take to appear: one that we have asked for ourselves will come yet."""
-        return self._spawn_timeout_s if attempt.spawns else self._start_timeout_s
+    def _is_given_up(self, attempt: Attempt, stopped_by: StopKind) -> bool:
+        """Whether a supervisor that has not appeared never will. One that we have asked for does, and ends itself if it must."""
+        age_s = time.monotonic() - attempt.created_s
+        if attempt.spawns:
+            return stopped_by == "node" or age_s >= self._spawn_timeout_s
+        return bool(stopped_by) or age_s >= self._start_timeout_s
 
     def _end_never_started(self, attempt: Attempt, task: Task, stopped_by: StopKind) -> None:
         """There is an intent but no supervisor; one that is only late sees the stop request and starts nothing."""
