@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import accounts, cgroup, proc, runner, wire
-from .lost import end_lost, write_end
+from .lost import NEVER_STARTED, end_lost, write_end
 from .nvml import Nvml, NvmlError
 from .runner import EXIT_NOT_OURS, HANDLED, PR_SET_CHILD_SUBREAPER
 from .usage import Sampler, Task
@@ -259,17 +259,21 @@ class Agent:
             self.say(client, {"event": "error", "error": f"job {job}, attempt {attempt}: its epoch has been replaced"})
             return
         base_env: dict[str, str] = message["base_env"]
+        failed = False
         for task in message["tasks"]:
             rank = int(task["rank"])
             begun = proc.identity_path(path, rank).exists() or proc.exit_path(path, rank).exists()
             if begun or (job, attempt, rank) in self.supervisors.values():
+                continue
+            if failed:  # That ends the gang: the others need not start.
+                write_end(path, rank, proc.EXIT_CANNOT_START, start_error=NEVER_STARTED, stopped_by="start")
                 continue
             try:
                 self.spawn((job, attempt, rank), path, task, base_env, str(message["user"]))
             except (OSError, ValueError, accounts.NoAccount) as error:
                 said = str(error) if isinstance(error, accounts.NoAccount) else f"cannot start: {error}"
                 write_end(path, rank, proc.EXIT_CANNOT_START, start_error=said)
-                break  # That ends the gang: the others need not start.
+                failed = True
         self.tell({"event": "look", "job": job, "attempt": attempt})
 
     def spawn(self, key: Key, path: Path, task: dict[str, Any], base_env: dict[str, str], user: str) -> None:

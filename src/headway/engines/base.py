@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from headway.core.plan import Capabilities
+from headway.engines.lost import NEVER_STARTED
 
 __all__ = [
     "NEVER_STARTED",
@@ -263,9 +264,6 @@ NODE_REBOOTED = "node-rebooted"
 
 NODE_LOST = "node-lost"
 """The reason of an end that the engine has brought about because the node could not be used."""
-
-NEVER_STARTED = "never started"
-"""Why a start failed of which there is an intent, and nothing more."""
 
 START_TIMED_OUT = "the start took too long"
 """Why a start failed that was given up just as its last task appeared."""

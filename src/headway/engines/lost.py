@@ -11,6 +11,8 @@ from . import cgroup, proc
 
 EXIT_LOST = 128 + signal.SIGKILL
 RUNNER_LOST = "runner-lost"
+NEVER_STARTED = "never started"
+"""Why a start failed of which there is an intent, and nothing more."""
 
 
 def end_lost(attempt_dir: Path, rank: int, cookie: str) -> bool:
