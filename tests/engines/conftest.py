@@ -42,9 +42,6 @@ class LocalWorld:
 
     def end_all(self) -> None:
         """Kill what is left, found by the cards and identities on the disk."""
-        for node in ("n0", "n1"):
-            if (agent := self.agent(node)) is not None:
-                proc.kill(agent, signal.SIGKILL)
         for path in self.state_dir.glob("attempts/*/*.json"):
             if not path.stem.isdigit():
                 continue
@@ -54,6 +51,10 @@ class LocalWorld:
                 if found is not None and found.start_ticks == identity[ticks]:
                     for one in [*proc.descendants(found.pid), found]:
                         proc.kill(one, signal.SIGKILL)
+        for node in ("n0", "n1"):
+            if (agent := self.agent(node)) is not None:
+                for number in (signal.SIGCONT, signal.SIGTERM):  # It takes its control groups away.
+                    proc.kill(agent, number)
 
 
 @pytest.fixture

@@ -117,10 +117,6 @@ class Cluster:
                 controller.wait()
             if controller.stdout is not None:
                 controller.stdout.close()
-        for path in self.home.glob("engine/nodes/*/agent.json"):
-            card = json.loads(path.read_text())
-            if (agent := proc.lives(card["pid"], card["start_ticks"])) is not None:
-                proc.kill(agent, signal.SIGKILL)
         for path in self.home.glob("engine/attempts/*/*.json"):
             if path.stem.isdigit():
                 identity = json.loads(path.read_text())
@@ -129,6 +125,10 @@ class Cluster:
                     if found is not None and found.start_ticks == identity[ticks]:
                         for one in [*proc.descendants(found.pid), found]:
                             proc.kill(one, signal.SIGKILL)
+        for path in self.home.glob("engine/nodes/*/agent.json"):
+            card = json.loads(path.read_text())
+            if (agent := proc.lives(card["pid"], card["start_ticks"])) is not None:
+                proc.kill(agent, signal.SIGTERM)
 
 
 @pytest.fixture

@@ -472,8 +472,7 @@ def main(arguments: list[str]) -> NoReturn:
         os.chdir("/")
         agent = Agent(root, node, settings)
         agent.run()
-        if agent.groups.root is not None:
-            cgroup.remove(str(agent.groups.root), tries=1)  # Stays if a task runs.
+        agent.groups.close()
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -45,7 +45,7 @@ class Groups:
         if self.root is None:
             return ""
         path = Path(self.path(name))
-        path.mkdir(mode=0o755, exist_ok=True)
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
         if "memory" in self.controllers and memory_bytes > 0:
             _write(path / "memory.max", str(memory_bytes))
             _write(path / "memory.oom.group", "1")  # A gang with a hole in it is of no use.
@@ -66,6 +66,12 @@ class Groups:
             for entry in os.scandir(self.root):
                 if entry.is_dir(follow_symlinks=False) and entry.name not in live:
                     remove(entry.path, tries=1)  # Only an empty one can be.
+
+    def close(self) -> None:
+        """Take away what is empty."""
+        self.sweep(())
+        if self.root is not None:
+            remove(str(self.root), tries=1)
 
     def limits(self) -> str:
         """What is limited, for people."""
