@@ -35,6 +35,7 @@ class Cluster:
         self.policy = policy
         self.machine = Machine(self.nodes)
         self.segments: list[bytes] = []
+        self.lease = [0]
         self.link = link or Link()
         self.controller: Controller
         self.task: asyncio.Task[None]
@@ -44,7 +45,7 @@ class Cluster:
         keep = choose("fifo-backfill").policy
         brains = Brains(choose(self.policy).policy, keep, keep)
         engine = SimulatedEngine(self.machine, self.link)
-        self.controller = Controller(MemoryJournal(self.segments), engine, brains, pace=Pace(), clock=VirtualClock())
+        self.controller = Controller(MemoryJournal(self.segments, self.lease), engine, brains, pace=Pace(), clock=VirtualClock())
         await self.controller.start()
         self.task = asyncio.create_task(self.controller.run())
         return self.controller

@@ -272,9 +272,9 @@ def test_two_controllers_that_start_together_leave_one() -> None:
     async def body(cluster: Cluster) -> None:
         first = cluster.controller
         second = Cluster(gpus=[4], link=Link(call_s=0.3))
-        second.machine, second.segments = cluster.machine, cluster.segments
+        second.machine, second.segments, second.lease = cluster.machine, cluster.segments, cluster.lease
         third = Cluster(gpus=[4], link=Link(call_s=0.3))
-        third.machine, third.segments = cluster.machine, cluster.segments
+        third.machine, third.segments, third.lease = cluster.machine, cluster.segments, cluster.lease
         came = await asyncio.gather(second.up(), third.up(), return_exceptions=True)
         lost = [one for one in came if isinstance(one, BaseException)]
         assert len(lost) == 1 and isinstance(lost[0], FencedError | JournalError)

@@ -7,6 +7,7 @@ seen, and attempts are what keeps a job from running twice.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sqlite3
@@ -195,6 +196,8 @@ def _make(path: Path) -> None:
     it again would drop the locks that this process' connections hold on it, and another process would take its log away."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if os.statvfs(path).f_flag & os.ST_RDONLY:  # SQLite would only say that it can't open the file
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
 
 def _sqlite(path: Path, writes: bool) -> Engine:

@@ -48,9 +48,9 @@ class Commands:
     def open(self, gate: Path) -> None:
         gate.touch()
 
-    def devices(self, mark: Path) -> str:
-        """Write the devices that the task was given, as words, into the mark."""
-        return f"echo \"${{HEADWAY_SLOTS:-$CUDA_VISIBLE_DEVICES}}\" > '{mark}'"
+    def devices(self, mark: Path, gate: Path) -> str:
+        """Write the devices that the task was given, parted by commas, into the mark; end once the gate is open."""
+        return f"echo \"${{HEADWAY_SLOTS:-$CUDA_VISIBLE_DEVICES}}\" > '{mark}'; {self.wait(gate)}"
 
     def lines(self, mark: Path) -> int:
         return len(mark.read_text().splitlines()) if mark.exists() else 0

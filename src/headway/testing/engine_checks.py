@@ -259,7 +259,7 @@ async def devices_are_those_asked_for(bench: EngineBench) -> None:
     node = (await bench.engine.inventory())[0]
     slot = node.gpus - 1
     gate, mark = bench.path("gate"), bench.path("mark")
-    launch = await bench.launch_of(f"{bench.run.devices(mark)}; {bench.run.wait(gate)}")
+    launch = await bench.launch_of(bench.run.devices(mark, gate))
     launch = replace(launch, tasks=(replace(launch.tasks[0], node=node.name, gpus=(slot,)),))
     await bench.engine.launch(launch)
     await bench.until(lambda: bench.run.lines(mark) == 1)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from headway.core.columns import WHOLE
 from headway.engines.base import (
     NEVER_STARTED,
     NODE_LOST,
@@ -98,6 +99,8 @@ class Machine:
         if launch.attempt == newest:
             return
         check_launch(launch, {name: node.info.gpus for name, node in self.nodes.items()})
+        if any(task.milli != WHOLE for task in launch.tasks if task.gpus):
+            raise EngineInvariant(f"job {launch.job}: this engine gives whole GPUs only")
         self._check_free(launch)
         for task in launch.tasks:
             if not self.nodes[task.node].reachable:
@@ -180,6 +183,8 @@ class Machine:
             self._end(gang, task, 126, start_error=failed)
             return
         task.came_up = True
+        if script.devices:
+            Path(script.devices).write_text(",".join(map(str, task.wanted.gpus)) + "\n", "utf-8")
         if script.mark:
             with open(script.mark, "a", encoding="utf-8") as file:
                 file.write("started\n")

@@ -33,6 +33,8 @@ class Script:
     """The task ends once this gate is open."""
     mark: str = ""
     """A file to which a line is added when the task comes up."""
+    devices: str = ""
+    """A file into which the indices of the task's GPUs are written, parted by commas."""
     saved: str = ""
     """A file that is made once the task has saved itself."""
     tasks: int = 0

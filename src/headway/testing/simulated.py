@@ -162,6 +162,9 @@ class SimulatedCommands(Commands):
     def wait(self, gate: Path, code: int = 0, mark: Path | None = None) -> str:
         return Script(gate=str(gate), codes=(code,), mark=str(mark) if mark else "").text()
 
+    def devices(self, mark: Path, gate: Path) -> str:
+        return Script(gate=str(gate), devices=str(mark)).text()
+
     def obey(self, mark: Path, saved: Path) -> str:
         return Script(gate="never", mark=str(mark), saved=str(saved), save_s=0.2).text()
 
