@@ -147,6 +147,19 @@ def recovery(rows: dict[str, float]) -> None:
     rows["recovery keep"] = r["keep_s"] / stick
 
 
+def mlfs(rows: dict[str, float]) -> None:
+    """One decision of MLF-H at several sizes."""
+    from bench.mlfs import decide_ms
+
+    print(f"\nOne decision of mlf-h\n{'':8}{'cluster':18}{'tasks':>9}{'starts':>8}{'decide ms':>11}{'round ms':>10}")
+    for jobs, nodes in ((1860, "20x4"), (1860, "mlfs-paper-large"), (9500, "10000x8")):
+        for kind in ("steady", "cold"):
+            stick = yardstick_s()
+            deciding, whole, tasks, starts = decide_ms(kind, jobs, nodes)
+            print(f"{kind:8}{nodes:18}{tasks:9,}{starts:8,}{deciding:11.2f}{whole:10.2f}", flush=True)
+            rows[f"mlf-h {kind} {jobs} {nodes}"] = deciding / 1e3 / stick
+
+
 def imports(rows: dict[str, float]) -> None:
     """How much longer `headway --help` takes than an empty Typer program."""
     empty = "import typer\napp = typer.Typer()\n@app.command()\ndef main() -> None: ...\napp(['--help'], standalone_mode=False)"
@@ -168,7 +181,7 @@ def imports(rows: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    known_parts = ["philly", "growth", "rounds", "fits", "recovery", "imports"]
+    known_parts = ["philly", "growth", "rounds", "fits", "mlfs", "recovery", "imports"]
     parser.add_argument("parts", nargs="*", choices=[*known_parts, []], help="default: all")
     parser.add_argument("--write", action="store_true", help="write the ratios to bench/reference.json")
     parser.add_argument("--repeats", type=int, default=3)
@@ -186,6 +199,8 @@ def main() -> int:
         rounds(rows)
     if "fits" in parts:
         fits(rows)
+    if "mlfs" in parts:
+        mlfs(rows)
     if "recovery" in parts:
         recovery(rows)
     if "imports" in parts:

@@ -320,6 +320,13 @@ def test_the_options_of_a_command():
     assert job_from_command(["./-x"]).name == "job"
 
 
+def test_a_command_of_one_word_with_blanks_is_a_line_for_the_shell():
+    line = "python train.py --lr 0.1 && echo done"
+    assert job_from_command([line]).run == line
+    assert job_from_command([line]).name == "python"
+    assert job_from_command(["my script.sh", "x"]).run == "'my script.sh' x"
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [

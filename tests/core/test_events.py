@@ -47,6 +47,7 @@ def test_events_with_a_place_or_a_payload_say_so() -> None:
         K.USAGE,
         K.ESTIMATED,
         K.WHY,
+        K.EVALUATED,
     }
 
 

@@ -104,7 +104,7 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
          "test_apply: test_a_migrating_job_cancelled_at_the_instant_its_new_node_is_lost_just_stops()"),
         ("units do not go back", "if units > J[c.J_UNITS_DONE, row]:", "if units != J[c.J_UNITS_DONE, row]:", "test_apply: test_observations()"),
         ("a loss that was not told is none", "if loss != c.NOTHING:", "if True:", "test_apply: test_observations()"),
-        ("a loss that rises is no drop", "drop = max(J[c.J_LOSS, row] - loss, 0)", "drop = J[c.J_LOSS, row] - loss", "test_apply: test_observations()"),
+        ("a loss that rises is no drop", "drop = min(max(J[c.J_LOSS, row] - loss, 0), DROPS_MAX)", "drop = J[c.J_LOSS, row] - loss", "test_apply: test_observations()"),
         ("an accuracy that was not told is none", "if accuracy != c.NOTHING:", "if True:", "test_apply: test_observations()"),
         ("saved units do not go back", "max(e[c.E_A], J[c.J_UNITS_SAVED, row])", "e[c.E_A]",
          "test_apply: test_saved_units_never_go_back_and_a_stop_falls_back_to_them()"),

@@ -296,8 +296,8 @@ def job_from_command(
     """Return the checked spec of ``headway submit -- COMMAND``.
 
     ``gpus`` (one whole GPU unless told otherwise), ``cpus`` and ``memory`` are for each of ``workers`` tasks,
-    as in a job file; ``workers`` may be a range. The job is named after the program. UserError with the key
-    of what is wrong.
+    as in a job file; ``workers`` may be a range. The job is named after the program. A command that is one word
+    with blanks in it is a line for the shell. UserError with the key of what is wrong.
     """
     if not argv or not argv[0].strip():
         raise UserError("expected a command, got nothing", key="run")
@@ -308,13 +308,14 @@ def job_from_command(
         except ValueError as error:
             raise UserError(str(error), key=key) from None
 
-    program = PurePath(argv[0]).name
+    line = argv[0] if len(argv) == 1 and any(map(str.isspace, argv[0])) else shlex.join(argv)
+    program = PurePath(line.split()[0]).name
     low, high = read("parallelism.data", lambda value: units.parse_range(value, TASKS_MAX), workers)
     spec = JobSpec(
         name=name if name is not None else program if units.name_fault(program) is None else "job",
         queue=queue,
         priority=read("priority", units.parse_int, priority),
-        run=shlex.join(argv),
+        run=line,
         workdir=workdir,
         env=tuple((env or {}).items()),
         resources=Resources(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,13 +32,26 @@ def each(work: Callable[[Item], Result], items: Sequence[Item], *, workers: int)
         for index, item in enumerate(items):
             yield index, work(item)
         return
-    pool = ProcessPoolExecutor(min(workers, len(items)), mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(min(workers, len(items)), mp_context=get_context("spawn"), initializer=end_with_parent)
     try:
         futures = {pool.submit(work, item): index for index, item in enumerate(items)}
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def end_with_parent() -> None:
+    """From now on this process ends as soon as its parent has: a worker whose parent was killed would wait for work for ever."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
 
 
 @contextmanager

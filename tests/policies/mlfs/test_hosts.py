@@ -209,3 +209,20 @@ def test_with_quotas_it_keeps_its_order_and_lends_and_takes_back_as_all_do() -> 
     request = SimulateRequest(workload="philly-like:jobs=150,load=1.5", cluster="4x8", policies=("mlf-h",), seed=1, round="600")
     (entry,) = run_simulations(request, prepare(request))
     assert entry["finished"] + entry["rejected"] == 150
+
+
+def test_a_long_queue_gets_the_room_that_a_moved_task_gives_back() -> None:
+    """40 jobs that have been told that there is no room ask for 0.3 of a GPU. At first there is 0.1 on the overloaded GPU and
+    0.25 on GPU 0 of node 1; the job of 0.25 moves from one to the other, and leaves 0.9 − 0.6 = 0.3 behind."""
+    running = [
+        half("short", 4000), job("long", 0.25, 10_000, share=True, estimate_s=90_000, priority=90), job("whole", 1),
+        job("y", 0.65, 10_000, share=True, estimate_s=50_000), job("also", 1),
+    ]  # fmt: skip
+    waiting = [job(f"w{i}", 0.3, 10_000, share=True, estimate_s=50_000) for i in range(40)]
+    places = [[(0, [0])], [(0, [0])], [(0, [1])], [(1, [0])], [(1, [1])]]
+    made = sharing_state(running + waiting, places, [600, 350, 1000, 650, 1000])
+    out = EventBuffer()
+    for number in range(len(running), len(made.live_rows())):
+        out.add(0, EventKind.WHY, number, 0, a=c.Reason.NO_ROOM)
+    made.apply(out.take())
+    assert moves(decided(made)) == {1: [(1, 1)], 5: [(0, 1)]}
