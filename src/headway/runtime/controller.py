@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,38 +47,26 @@ from headway.engines.base import (
 from headway.perf.histories import Histories
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
-from headway.runtime.clock import Calendar, Clock, JournalClock
+from headway.runtime.clock import Calendar, Clock, JournalClock, Pace
+from headway.runtime.drains import Drains
 from headway.runtime.folded import Folded, note_anchors, recover
-from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, give, next_overdue_us, overdue, refuse
+from headway.runtime.inbox import OF_NODES, OF_PEOPLE, Cancellation, Change, Entry, Submission, give, refuse
+from headway.runtime.intake import WAKES, Intake, NoSuchJobError, next_overdue_us, overdue
 from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
-from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch
+from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch, owned
 from headway.runtime.lease import FencedError
-from headway.runtime.quarantine import Quarantine
 from headway.sim.run import round_seed
 
 log = logging.getLogger(__name__)
 
 US = 1_000_000
+__all__ = ["Controller", "Pace"]
 SETTLES_MAX = 1000  # answers that may follow from each other at one instant before something must be going round in circles
 EPOCHS_TRIED_MAX = 40
 WAIT_S_MAX = 3600.0
 LOCAL = Capabilities(fractional_gpus=False)
 """What the local engine can do: it gives each slot to one job alone."""
-_WAKES = (
-    EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
-    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED,
-)  # fmt: skip
-"""Events after which a round is held at once: a job has come, or a place may have become free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often things are done, in µs of journal time."""
-
-    interval_us: int = US
-    gap_us: int = 20_000
-    reconcile_us: int = 30 * US
 
 
 class Controller:
@@ -92,21 +79,20 @@ class Controller:
         self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
         self.pace = pace or Pace()
         self.state, self.names, self.board, self.calendar = State(), Names(), Board(), Calendar()
-        self.quarantine = Quarantine()
+        self.drains = Drains()
         self.epoch = 0
         self.rounds = self.refused = 0
         self.notes: list[str] = []
         """What whoever runs the cluster should be told of this start."""
         self._clock = clock
-        fold = getattr(brains.policy, "fold", None)
-        self._fold: Callable[[object, EventBatch], object] | None = fold
-        self._memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
+        self._fold: Callable[[object, EventBatch], object] | None = getattr(brains.policy, "fold", None)
+        self._memo: object = brains.policy.start() if self._fold else None  # type: ignore[attr-defined]
         self._histories = Histories() if getattr(brains.policy, "asks", False) else None
         self._since_round: list[EventBatch] = []
-        self._inbox: list[EngineEvent | Submission | Cancellation] = []
+        self._inbox: list[Entry] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus)
+        self.intake = Intake(self.state, self.names, self.board, self.drains, capabilities.fractional_gpus)
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._reconcile_us = c.NEVER
         self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing
@@ -126,7 +112,7 @@ class Controller:
         await self.engine.start()
         await self._take_over()
         nodes = await self.engine.inventory()
-        self._record(inventory_events(self.state, nodes, self.now_us()))
+        self._record(inventory_events(self.state, nodes, self.now_us(), self.drains))
         numbers = {name: number for number, name in self.state.names[Name.NODE].items()}
         self.intake.here = tuple(numbers[node.name] for node in nodes)
         self._pump = asyncio.create_task(self._listen(self.engine.events()), name="headway-engine-events")
@@ -178,7 +164,7 @@ class Controller:
     def _replay(self) -> None:
         """Take the lease, unless that has been done, and fold the journal."""
         self.journal.lead()
-        folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.quarantine, self._histories)
+        folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.drains, self._histories)
         self.notes.extend(recover(self.journal, folded))
         self._memo = folded.memo
         if damage := self.journal.damage:
@@ -237,7 +223,20 @@ class Controller:
         self._ask(Cancellation(job.number, answer))
         return await answer
 
-    def _ask(self, entry: Submission | Cancellation) -> None:
+    async def change(self, make: Callable[[int], EventBatch]) -> None:
+        """Journal and apply the events that `make` gives for the journal time. A `UserError` of `make` is raised; nothing is done."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ask(Change(make, answer))
+        await answer
+
+    def adopt(self, brains: Brains, memo: object, histories: Histories | None) -> None:
+        """Decide by another policy from the next round on; its memo and histories are those of the whole journal."""
+        self.brains, self._memo, self._histories = brains, memo, histories
+        self._fold = getattr(brains.policy, "fold", None)
+        self._since_round.clear()
+        self._event_us = self._trigger_us = min(self._trigger_us, self.now_us())
+
+    def _ask(self, entry: Submission | Cancellation | Change) -> None:
         if self.stopping:
             raise UserError("the controller is stopping")
         self._inbox.append(entry)
@@ -286,7 +285,7 @@ class Controller:
         now = self.now_us()
         if now >= self._reconcile_us:
             await self._look()
-        self._record(self.quarantine.events(self.state, now))
+        self._record(self.drains.events(self.state, now))
         await self._carry_out(overdue(self.state, now))
         await self._settle()
         if self._due_us() <= self.now_us() and not self._waits():
@@ -295,7 +294,7 @@ class Controller:
             c.NEVER if self._waits() else self._due_us(),
             self._reconcile_us,
             next_overdue_us(self.state),
-            self.quarantine.next_us(),
+            self.drains.next_us(),
         )
 
     def _waits(self) -> bool:
@@ -318,7 +317,7 @@ class Controller:
         self.names.learn(batch)
         self.board.fold(batch, self.state)
         note_anchors(self.calendar, batch)
-        self.quarantine.fold(batch)
+        self.drains.fold(batch)
         if self._histories:
             self._histories.update(batch)
         if self._fold:
@@ -326,7 +325,7 @@ class Controller:
         if not own:
             now = int(batch.records[-1, c.E_T])
             self._event_us = min(self._event_us, now)
-            if np.isin(batch.records[:, c.E_KIND], _WAKES).any():
+            if np.isin(batch.records[:, c.E_KIND], WAKES).any():
                 self._trigger_us = min(self._trigger_us, now)
         self._tell()
 
@@ -344,7 +343,7 @@ class Controller:
         if result.violation:
             self.refused += 1
             log.warning("the plan of %s was refused: %s", self.brains.policy.name, result.violation.sentence)
-        await self._carry_out(_owned(result.events))
+        await self._carry_out(owned(result.events))
         if result.requests and self._histories is None:
             log.warning("%s requests estimates and does not say so (asks = True): no answer", self.brains.policy.name)
         elif result.requests and self._histories is not None:
@@ -353,7 +352,7 @@ class Controller:
             self._record(answer, own=True)
 
     async def _settle(self) -> None:
-        await self._carry_out(_owned(settled(self.state, self.now_us())))
+        await self._carry_out(owned(settled(self.state, self.now_us())))
 
     async def _carry_out(self, batch: EventBatch) -> None:
         """Journal, apply, execute, take in the answers, and settle until nothing moves."""
@@ -362,7 +361,7 @@ class Controller:
                 return
             self._record(batch, own=True)
             self._record(await self._execute(batch))
-            batch = _owned(settled(self.state, self.now_us()))
+            batch = owned(settled(self.state, self.now_us()))
         raise AssertionError("the engine's answers and the scheduler's requests go round in circles")
 
     async def _execute(self, batch: EventBatch) -> EventBatch:
@@ -422,12 +421,14 @@ class Controller:
         if any(isinstance(entry, NodeBack) for entry in inbox):
             await self._look()
 
-    def _take(self, inbox: Sequence[EngineEvent | Submission | Cancellation], now: int) -> list[tuple[int, int]]:
+    def _take(self, inbox: Sequence[Entry], now: int) -> list[tuple[int, int]]:
         """Journal and answer; returns the (job, attempt) of the ends that are safe now."""
         out = EventBuffer(64, 256)
         over: list[tuple[int, int]] = []
         for entry in inbox:
-            if not isinstance(entry, (Submission, Cancellation)):
+            if isinstance(entry, OF_NODES):
+                self._record(out.take())  # what it means depends on all that has been said of the node
+            if not isinstance(entry, OF_PEOPLE):
                 self.intake.report(entry, now, out, over)
         submissions = [entry for entry in inbox if isinstance(entry, Submission)]
         answered = self.intake.admit_all(submissions, now, out)
@@ -438,6 +439,9 @@ class Controller:
         self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
         for entry in cancellations:
             give(entry.answer, self.board.by_number(entry.number))
+        for entry in inbox:
+            if isinstance(entry, Change):
+                entry.carry_out(now, self._record)
         return over
 
     async def _look(self) -> None:
@@ -452,7 +456,7 @@ class Controller:
         """Compare with what the engine really has: take in what was missed, end what must not run, ask again for stops."""
         records, nodes = await self.engine.snapshot(), await self.engine.inventory()
         now = self.now_us()
-        self._record(reach_events(self.state, nodes, now))
+        self._record(reach_events(self.state, nodes, now, self.drains))
         self.intake.last_job = max([self.intake.last_job, *(record.job for record in records)])
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
@@ -485,8 +489,3 @@ class Controller:
             raise FencedError(str(error)) from None
         except (EngineError, OSError) as error:
             log.warning("job %d, attempt %d can't be acknowledged: %s", job, attempt, error)
-
-
-def _owned(batch: EventBatch) -> EventBatch:
-    """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
-    return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch

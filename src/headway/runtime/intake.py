@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
+from dataclasses import dataclass
 import numpy as np
 
 from headway.core import columns as c
@@ -20,9 +17,17 @@ from headway.core.units import name_fault
 from headway.engines.base import Ended, EngineEvent, NodeBack, NodeHealth, NodeLost, Record, Started, Usage, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
 from headway.runtime.board import Board, JobRecord
+from headway.runtime.drains import SICK, Drains
+from headway.runtime.inbox import OF_NODES, Submission
 from headway.runtime.launch import add_end, spec_text
 
 log = logging.getLogger(__name__)
+
+WAKES = (
+    EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
+    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
+)  # fmt: skip
+"""Events after which a round is held at once: a job has come, a place may have become free, or the rules have changed."""
 
 
 class NoSuchJobError(UserError):
@@ -34,50 +39,19 @@ class ConflictError(UserError):
 
 
 @dataclass(slots=True)
-class Submission:
-    """A job that waits to be taken in; the answer is its record, and whether it is new."""
-
-    spec: JobSpec
-    public_id: str
-    answer: asyncio.Future[tuple[JobRecord, bool]]
-
-
-@dataclass(slots=True)
-class Cancellation:
-    """A job that is to end."""
-
-    number: int
-    answer: asyncio.Future[JobRecord]
-
-
-def refuse(inbox: Sequence[EngineEvent | Submission | Cancellation]) -> None:
-    """Tell whoever still waits that there will be no answer."""
-    for entry in inbox:
-        if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
-            entry.answer.set_exception(UserError("the controller has stopped"))
-
-
-def give(future: asyncio.Future[Any], value: object) -> None:
-    """Answer, if whoever asked still waits."""
-    if not future.done():
-        future.set_result(value)
-
-
-@dataclass(slots=True)
 class Intake:
     """Turns what comes in into events, by what the tables and the board know."""
 
     state: State
     names: Names
     board: Board
+    drains: Drains
     fractional_gpus: bool
     here: tuple[int, ...] = ()
     """The engine's nodes, by number."""
     last_job: int = 0
     """The highest number of a job that the engine knows: above the journal's own only if the journal has lost its end. A new job
     must not have such a number: what is told of the old one would be taken for its own."""
-    sick: set[int] = field(default_factory=set)
-    """Nodes that take no jobs because of what the engine says of their health, and for no other reason."""
 
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
@@ -153,13 +127,8 @@ class Intake:
 
     def report(self, event: EngineEvent, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
         """Append what an engine's event means, unless it is old news; note the (job, attempt) whose end is to be acknowledged."""
-        if isinstance(event, (NodeLost, NodeBack)):
-            number = self.names.known(Name.NODE, event.node)
-            if number is not None:
-                out.add(now, EventKind.NODE_DOWN if isinstance(event, NodeLost) else EventKind.NODE_UP, number)
-            return
-        if isinstance(event, NodeHealth):
-            self._health(event, now, out)
+        if isinstance(event, OF_NODES):
+            self._of_node(event, now, out)
             return
         row = self.state.row(event.job)
         current = row is not None and self.state.J[c.J_ATTEMPT, row] == event.attempt
@@ -185,22 +154,22 @@ class Intake:
         figures = (event.gpu_milli, event.cpus_milli, event.memory_bytes, network)
         out.add(now, EventKind.USAGE, event.job, event.attempt, a=event.rank, payload=figures)
 
-    def _health(self, event: NodeHealth, now: int, out: EventBuffer) -> None:
-        """A sick node takes no more jobs; what runs there runs on. Well again, it does, unless it was drained before."""
+    def _of_node(self, event: NodeLost | NodeBack | NodeHealth, now: int, out: EventBuffer) -> None:
+        """A node is lost, back, sick or well. A sick one takes no more jobs; what runs there runs on."""
         number = self.names.known(Name.NODE, event.node)
         if number is None:
             return
-        phase = self.state.N[c.N_PHASE, number]
-        if event.problem:
+        if isinstance(event, NodeLost):
+            out.add(now, EventKind.NODE_DOWN, number)
+        elif isinstance(event, NodeBack):
+            if self.state.N[c.N_PHASE, number] == NodePhase.DOWN:
+                self.drains.back(number, now, out)
+        elif event.problem:
             log.warning("node %s takes no more jobs: %s", event.node, event.problem)
-            if phase == NodePhase.UP:
-                self.sick.add(number)
-                out.add(now, EventKind.NODE_DRAINING, number)
-        elif number in self.sick:
-            self.sick.discard(number)
-            log.warning("node %s takes jobs again", event.node)
-            if phase == NodePhase.DRAINING:
-                out.add(now, EventKind.NODE_UP, number)
+            self.drains.hold(self.state, number, SICK, now, out, event.problem)
+        elif self.drains.holds(number) & SICK:
+            log.warning("node %s is well again", event.node)
+            self.drains.lift(self.state, number, SICK, now, out)
 
 
 def overdue(state: State, now: int) -> EventBatch:

@@ -9,7 +9,7 @@ from pathlib import Path
 from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.columns import EventKind, Name, Reason
-from headway.core.events import EventBuffer
+from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec, from_json, to_json
 from headway.core.reconcile import Found
 from headway.core.state import State
@@ -97,3 +97,8 @@ def found_in(records: Sequence[Record]) -> dict[int, Found]:
             kind = EventKind.STOPPED if end.after_stop else EventKind.COMPLETED if end.exit_code == 0 else EventKind.FAILED
         found[record.job] = Found(record.job, record.attempt, False, False, kind, record.exit_code)
     return found
+
+
+def owned(batch: EventBatch) -> EventBatch:
+    """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
+    return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch
