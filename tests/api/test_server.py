@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
-from headway.api.server import BODY_BYTES_MAX, ApiServer, make_app
+from headway.api.server import ApiServer, make_app
 from headway.core.errors import UserError
 from headway.core.model import to_json
+from headway.runtime.settings import BODY_BYTES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -161,7 +162,7 @@ async def test_the_list_and_its_filters(api: Api) -> None:
             "resources.gpu",
         ),
         (b'{"schema": 1, "name": "x", "run": "true", "workdir": "/", "parallelism": {"data": 100000}}', 422, "parallelism"),
-        (b'"' + b"x" * BODY_BYTES_MAX + b'"', 413, "at most"),
+        (b'"' + b"x" * BODY_BYTES + b'"', 413, "at most"),
     ],
 )
 async def test_what_is_no_job_is_refused_in_one_sentence(body: bytes, status: int, text: str, api: Api) -> None:

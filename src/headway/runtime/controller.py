@@ -56,6 +56,9 @@ from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
 from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch, owned
 from headway.runtime.lease import FencedError
+from headway.runtime.rights import Identity
+from headway.runtime.rules import settings_events
+from headway.runtime.settings import Settings
 from headway.sim.run import round_seed
 
 log = logging.getLogger(__name__)
@@ -74,7 +77,7 @@ class Controller:
 
     def __init__(
         self, journal: Journal, engine: Engine, brains: Brains, *, pace: Pace | None = None, capabilities: Capabilities = LOCAL,
-        seed: int = 0, clock: Clock | None = None,
+        seed: int = 0, clock: Clock | None = None, settings: Settings | None = None, identity: Identity = Identity.NAMES,
     ) -> None:  # fmt: skip
         self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
         self.pace = pace or Pace()
@@ -92,7 +95,8 @@ class Controller:
         self._inbox: list[Entry] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self.intake = Intake(self.state, self.names, self.board, self.drains, capabilities.fractional_gpus)
+        self.intake = Intake(self.state, self.names, self.board, self.drains, capabilities.fractional_gpus, identity=identity)
+        self._settings = settings
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._reconcile_us = c.NEVER
         self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing
@@ -115,6 +119,9 @@ class Controller:
         self._record(inventory_events(self.state, nodes, self.now_us(), self.drains))
         numbers = {name: number for number, name in self.state.names[Name.NODE].items()}
         self.intake.here = tuple(numbers[node.name] for node in nodes)
+        if self._settings is not None:
+            self.intake.settings, self.drains.trust = self._settings, self._settings.trust
+            self._record(settings_events(self.state, self.names, self._settings, self.now_us()))
         self._pump = asyncio.create_task(self._listen(self.engine.events()), name="headway-engine-events")
         self._pump.add_done_callback(lambda _: self._wake.set())
         await self._reconcile()
@@ -224,7 +231,7 @@ class Controller:
         return await answer
 
     async def change(self, make: Callable[[int], EventBatch]) -> None:
-        """Journal and apply the events that `make` gives for the journal time. A `UserError` of `make` is raised; nothing is done."""
+        """Journal and apply the events that `make` gives for the journal time. What `make` refuses is raised: nothing is done."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ask(Change(make, answer))
         await answer
@@ -381,7 +388,8 @@ class Controller:
     async def _launch(self, job: int, attempt: int, payload: Any, answers: EventBuffer) -> None:
         try:
             public_id = self.state.name(Name.JOB, job)
-            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, public_id))
+            account = self.intake.settings.account
+            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, public_id, account))
         except StaleEpoch as error:
             raise FencedError(str(error)) from None
         except StaleAttempt as error:

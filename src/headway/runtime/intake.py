@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
 from headway.core.errors import UserError, shown
 from headway.core.events import EventBatch, EventBuffer
-from headway.core.model import JobSpec
 from headway.core.state import State
 from headway.core.units import name_fault
 from headway.engines.base import Ended, EngineEvent, NodeBack, NodeHealth, NodeLost, Record, Started, Usage, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
-from headway.runtime.board import Board, JobRecord
+from headway.runtime.board import Board
 from headway.runtime.drains import SICK, Drains
 from headway.runtime.inbox import OF_NODES, Submission
 from headway.runtime.launch import add_end, spec_text
+from headway.runtime.rights import Identity, permit
+from headway.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,9 @@ class Intake:
     last_job: int = 0
     """The highest number of a job that the engine knows: above the journal's own only if the journal has lost its end. A new job
     must not have such a number: what is told of the old one would be taken for its own."""
+    settings: Settings = field(default_factory=Settings)
+    """What users may do. May be set anew at any time: it counts for new jobs."""
+    identity: Identity = Identity.NAMES
 
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
@@ -69,6 +74,8 @@ class Intake:
                     continue
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
+                waiting = sum(other.spec.user == entry.spec.user for other, _, is_new in answered if is_new)
+                permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting)
                 public_id = self._admit(entry, text, number, now, out)
                 fresh[public_id] = number, text
                 answered.append((entry, number, True))
