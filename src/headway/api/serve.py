@@ -12,6 +12,7 @@ from typing import Any
 
 from headway import __version__
 from headway.api.server import ApiServer
+from headway.app.operate import Given, Reloader
 from headway.core.errors import UserError
 from headway.core.round import Brains
 from headway.engines.base import EngineError
@@ -132,7 +133,7 @@ def prepare(request: UpRequest) -> Prepared:
     times = parse_lease(cluster.lease or LEASE)
     return Prepared(
         request.home, nodes, devices, chosen, port, interval_us, journal, request.standby, times, given,
-        replace(settings, policy=chosen.spec),
+        settings,
     )  # fmt: skip
 
 

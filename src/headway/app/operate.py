@@ -60,7 +60,7 @@ class Given:
         settings = read_settings(path) if self.file is not None or path.exists() else Settings()
         given = {key: value for key, value in _cluster_values(self.options).items() if value is not None}
         policy = self.policy if self.policy is not None else settings.policy or POLICY
-        return replace(settings, cluster=replace(settings.cluster, **given), policy=policy)
+        return replace(settings, cluster=replace(settings.cluster, **given), policy=choose_policy(policy).spec)
 
 
 def _cluster_values(cluster: ClusterSettings) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def flat(settings: Settings) -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             for name, inner in value.items():
                 walk(inner, f"{key}.{name}" if key else str(name))
-        else:
+        elif value != {} or "." in key:
             found[key] = value
 
     walk(settings.to_json(), "")
@@ -240,5 +240,5 @@ async def undrain(controller: Controller, node: str) -> None:
 def _number(controller: Controller, node: str) -> int:
     names = {controller.state.name(Name.NODE, number): number for number in controller.intake.here}
     if node not in names:
-        raise NoSuchNodeError(f"there is no node {shown(node)}{did_you_mean(node, names)}")
+        raise NoSuchNodeError(f"there is no node {shown(node)}{did_you_mean(node, names) or ' (see: headway nodes)'}")
     return names[node]

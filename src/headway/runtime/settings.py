@@ -116,13 +116,12 @@ class Settings:
     def to_json(self) -> dict[str, Any]:
         """All of it by the file's own keys, without the journal's address, which may hold a password."""
         cluster = {key: getattr(self.cluster, key) for key in ("nodes", "slots", "lease", "port", "round")}
-        engine = {
-            "silent": units.format_duration(self.engine.silent_s),
-            **_sizes(self.engine.cpus_milli, self.engine.memory_bytes),
-        }
         return {
             "cluster": {key: value for key, value in cluster.items() if value is not None},
-            "engine": {"silent": units.format_duration(engine.silent_s), **_sizes(engine.cpus_milli, engine.memory_bytes)},
+            "engine": {
+                "silent": units.format_duration(self.engine.silent_s),
+                **_sizes(self.engine.cpus_milli, self.engine.memory_bytes),
+            },
             "policy": self.policy or POLICY,
             "queues": {name: _queue_json(queue) for name, queue in self.queues.items()},
             "users": {name: _user_json(user) for name, user in self.users.items()},
@@ -152,7 +151,7 @@ def _counts(queued_max: int | None, gpus_max: int | None) -> dict[str, Any]:
 
 
 def _queue_json(queue: Queue) -> dict[str, Any]:
-    given = {"quota": queue.quota_gpus, "limit": queue.limit_gpus, "weight": queue.weight, "parent": queue.parent}
+    given = {"quota": queue.quota_gpus, "limit": queue.limit_gpus, "weight": queue.weight if queue.weight != 1 else None, "parent": queue.parent}
     return {key: value for key, value in given.items() if value is not None}
 
 
