@@ -94,7 +94,7 @@ def check_config(
     if "cluster.journal" in found:
         found["cluster.journal"] = "(set)"  # it may hold a password
     width = max(map(len, found))
-    for key, value in found.items():
+    for key, value in sorted(found.items()):
         shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         typer.echo(f"{one_line(key):<{width}}  {'' if value == {} else one_line(shown)}".rstrip())
 

@@ -243,3 +243,18 @@ async def test_it_listens_on_loopback_alone_and_a_taken_port_is_said(api: Api) -
             await other.start()
     finally:
         await server.close()
+
+
+async def test_nodes_are_drained_and_given_back(api: Api) -> None:
+    answer = await api.client.post("/v1/nodes/n1/drain", params={"reason": "new fans"})
+    assert (answer.status_code, answer.json()["state"], answer.json()["reasons"]) == (200, "draining", ["drained: new fans"])
+    nodes = (await api.client.get("/v1/nodes")).json()["nodes"]
+    assert [(node["node"], node["reasons"]) for node in nodes] == [("n0", []), ("n1", ["drained: new fans"])]
+    answer = await api.client.post("/v1/nodes/n1/undrain")
+    assert (answer.json()["state"], answer.json()["reasons"]) == ("up", [])
+    assert is_problem(await api.client.post("/v1/nodes/n9/drain"), 404, 'there is no node "n9"')
+    assert is_problem(await api.client.post("/v1/nodes/n1/drain", params={"reason": "x" * 300}), 422, "reason: expected one line")
+
+
+async def test_a_controller_without_settings_has_none_to_reload(api: Api) -> None:
+    assert is_problem(await api.client.post("/v1/reload"), 422, "no settings to reload")

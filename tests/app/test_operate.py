@@ -217,7 +217,7 @@ async def test_a_policy_that_asks_for_estimates_can_follow_one_that_does_not(lab
     lab.engine.work_us = {1: 20 * US}
     record = await lab.submit(job())
     await lab.to(5 * US)
-    await lab.reload("[policy]\nname = 'mlf-h'\n")
+    await lab.reload("[policy]\nname = 'slaq'\n")
     assert lab.controller._histories is not None and list(lab.controller._histories.live) == [1]
     await lab.to(30 * US)
     assert record.phase == Phase.COMPLETED

@@ -263,6 +263,8 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         )
         home.publish(ready.to_json())
         on_ready(ready)
+        if prepared.standby:
+            reload()  # the file may have changed while this one waited
         await controller.run()
         return len(controller.state.live_rows())
     finally:

@@ -37,9 +37,7 @@ def permit(spec: JobSpec, settings: Settings, identity: Identity, state: State, 
     _permit_queue(spec, settings, user.queues)
     gpus = _gpus(spec)
     if user.gpus_max is not None and gpus > user.gpus_max:
-        raise UserError(
-            f"{shown(spec.user)} may use at most {user.gpus_max} GPUs in one job, it asks for {gpus}", key="resources.gpu"
-        )
+        raise UserError(f"{shown(spec.user)} may use at most {user.gpus_max} GPUs in one job, got {gpus}", key="resources.gpu")
     if user.queued_max is not None and queued(state, names, spec.user) + waiting >= user.queued_max:
         raise UserError(f"{shown(spec.user)} may have at most {user.queued_max} jobs waiting at once", key="user")
     if identity is Identity.ONE_DOMAIN:

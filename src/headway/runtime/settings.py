@@ -151,7 +151,12 @@ def _counts(queued_max: int | None, gpus_max: int | None) -> dict[str, Any]:
 
 
 def _queue_json(queue: Queue) -> dict[str, Any]:
-    given = {"quota": queue.quota_gpus, "limit": queue.limit_gpus, "weight": queue.weight if queue.weight != 1 else None, "parent": queue.parent}
+    given = {
+        "quota": queue.quota_gpus,
+        "limit": queue.limit_gpus,
+        "weight": queue.weight if queue.weight != 1 else None,
+        "parent": queue.parent,
+    }
     return {key: value for key, value in given.items() if value is not None}
 
 
