@@ -83,9 +83,9 @@ def check_config(
     """Check settings without touching anything, and show what would be in force."""
     from headway.app.operate import flat
     from headway.runtime.home import find_home
-    from headway.runtime.settings import FILE, read_settings
+    from headway.runtime.settings import read_settings
 
-    path = file or find_home(os.environ).root / FILE
+    path = file or find_home(os.environ).settings_file
     settings = read_settings(path)
     if as_json:
         _print_json({"file": str(path), "settings": settings.to_json()})

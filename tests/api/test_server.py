@@ -224,6 +224,9 @@ async def test_the_interface_describes_itself(api: Api) -> None:
         "/v1/jobs/{job_id}/cancel",
         "/v1/jobs/{job_id}/logs",
         "/v1/nodes",
+        "/v1/nodes/{node}/drain",
+        "/v1/nodes/{node}/undrain",
+        "/v1/reload",
         "/healthz",
     } == set(described["paths"])
     json.dumps(described, allow_nan=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headway.app.backup import journal_of
 from headway.app.operate import Given, Past, Reloaded, Reloader, differences, put_in_force
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, Phase
@@ -297,6 +298,14 @@ async def test_a_user_without_an_account_is_refused_when_the_job_is_handed_in(la
     assert launch.user == "ann-lab"
     assert await refusal(lab, of("bob")) == "user: the user 'bob' has no Unix account on this node"
     assert await refusal(lab, of("")) == "user: expected a user, whose Unix account the job runs under, got nothing"
+
+
+def test_backup_goes_to_the_journal_of_the_settings(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert journal_of(home, "") == home.journal
+    home.settings_file.write_text("[cluster]\njournal = 'postgresql://ann@db/x'\n")
+    assert str(journal_of(home, "")).startswith("postgresql") and "db/x" in str(journal_of(home, ""))
+    assert "other/y" in str(journal_of(home, "postgresql://ann@other/y"))
 
 
 def test_differences_are_keys() -> None:

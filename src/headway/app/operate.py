@@ -21,7 +21,6 @@ from headway.runtime.home import Home
 from headway.runtime.journal import Journal
 from headway.runtime.rules import settings_events
 from headway.runtime.settings import (
-    FILE,
     POLICY,
     RESTART,
     ClusterSettings,
@@ -35,6 +34,8 @@ from headway.runtime.warm import warm_up
 log = logging.getLogger(__name__)
 
 REASON_LENGTH_MAX = 200
+READS_MAX = 3
+"""Segments may move into an archive between a look at the archives and one at the segments; they are looked for again."""
 
 
 class NoSuchNodeError(UserError):
@@ -56,7 +57,7 @@ class Given:
 
     def load(self) -> Settings:
         """What is to be in force. `UserError` with file, line and key for a mistake."""
-        path = self.file or self.home.root / FILE
+        path = self.file or self.home.settings_file
         settings = read_settings(path) if self.file is not None or path.exists() else Settings()
         given = {key: value for key, value in _cluster_values(self.options).items() if value is not None}
         policy = self.policy if self.policy is not None else settings.policy or POLICY
@@ -197,13 +198,15 @@ class Past:
         if self._journal is None:
             self._journal = Journal(self._where, writes=False)
         reader = self._journal
-        for batch in reader.read(reader.segments, reader.events):
-            if self._fold is not None:
-                self.memo = self._fold(self.memo, batch)
-            if self.histories is not None:
-                self.histories.update(batch)
-        if reader.damage is not None:
-            raise UserError(str(reader.damage))
+        for _ in range(READS_MAX):
+            for batch in reader.read(reader.segments, reader.events):
+                if self._fold is not None:
+                    self.memo = self._fold(self.memo, batch)
+                if self.histories is not None:
+                    self.histories.update(batch)
+            if reader.damage is None:
+                return
+        raise UserError(f"the policy can't be told the past: {reader.damage}")
 
     def close(self) -> None:
         if self._journal is not None:
