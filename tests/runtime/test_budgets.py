@@ -159,3 +159,22 @@ def test_the_points_of_live_jobs_never_exceed_the_budget_and_none_is_wasted(budg
         left -= take_points
         wanted.append(min(urgency, 5 + take_points))
     assert [int(state.J[c.J_URGENCY, row]) for row in state.live_rows()] == wanted
+
+
+@pytest.mark.parametrize(
+    ("budget", "order"),
+    [(None, ["liar0", "liar1", "liar2", "ann0", "ann1", "ann2"]), (5, ["liar0", "ann0", "liar1", "ann1", "liar2", "ann2"])],
+)
+async def test_who_calls_all_his_jobs_urgent_goes_first_with_one_of_them(
+    tmp_path: Path, budget: int | None, order: list[str]
+) -> None:
+    """Equal jobs of two people, by turns, on one GPU that is taken; only one of them says that everything is urgent."""
+    world = World(tmp_path / "journal.db", "mlf-h", nodes=1, gpus=1)
+    await start(world, budget)
+    world.engine.work_us = {number: 5 * US for number in range(1, 8)}
+    await world.submit(job("first", user="bob"))
+    for n in range(3):
+        for user, urgency in (("liar", 10), ("ann", 5)):
+            await world.submit(job("j", user=user, urgency=urgency, estimate_s=5.0), f"{user}{n}")
+    await world.to(120 * US)
+    assert [launch.name for launch in world.engine.launches][1:] == order

@@ -57,7 +57,7 @@ class MlfHParams:
     placement: str = param("job", "what is given places: whole jobs, or task by task", choices=("job", "task"), tuned=False)
     detector: bool = param(True, "with placement=task, jobs that wait for each other's places are told apart", tuned=False)
     cool_down: float = param(300.0, "seconds for which a job that has just come up is not moved (A10)")
-    believe: float = param(0.0, "how far a job is believed of its pace, loss and length; 0: in all", high=1e6, tuned=False)
+    believe: float = param(4.0, "how far a job is believed of its pace, loss and length; 0: in all", high=1e6, tuned=False)
     tuned: bool = param(False, "take what tuning on development seeds found, where nothing else is given")
 
 
