@@ -15,6 +15,7 @@ import pytest
 from headway.api.server import BODY_BYTES_MAX, ApiServer, make_app
 from headway.core.errors import UserError
 from headway.core.model import to_json
+from headway.runtime.budgets import UrgencyBudgets
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -74,6 +75,15 @@ async def test_only_the_token_opens(header: str | None, api: Api) -> None:
             else:
                 assert is_problem(answer, 401, "token") and answer.headers["www-authenticate"] == "Bearer"
         assert (await stranger.get("/healthz")).json()["status"] == "ok"
+
+
+async def test_who_has_spent_his_urgency_budget_is_told_so_and_the_job_is_taken_in(api: Api) -> None:
+    api.world.controller.intake.budgets = UrgencyBudgets(default=1)
+    answer = await api.post_job(job("train", user="ann", urgency=9))
+    note = "urgency 6 instead of 9: 1 of the user's points above 5 was left"
+    assert (answer.status_code, answer.json()["note"]) == (201, note)
+    found = (await api.client.get("/v1/jobs/train-1")).json()
+    assert (found["urgency"], found["note"], found["spec"]["urgency"]) == (6, note, 9)
 
 
 async def test_a_job_is_handed_in_seen_and_cancelled(api: Api) -> None:
