@@ -48,6 +48,7 @@ from headway.engines.base import (
 from headway.perf.histories import Histories
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
+from headway.runtime.budgets import UNLIMITED, UrgencyBudgets
 from headway.runtime.clock import Calendar, Clock, JournalClock
 from headway.runtime.folded import Folded, note_anchors, recover
 from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, give, next_overdue_us, overdue, refuse
@@ -87,7 +88,7 @@ class Controller:
 
     def __init__(
         self, journal: Journal, engine: Engine, brains: Brains, *, pace: Pace | None = None, capabilities: Capabilities = LOCAL,
-        seed: int = 0, clock: Clock | None = None,
+        seed: int = 0, clock: Clock | None = None, budgets: UrgencyBudgets = UNLIMITED,
     ) -> None:  # fmt: skip
         self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
         self.pace = pace or Pace()
@@ -106,7 +107,7 @@ class Controller:
         self._inbox: list[EngineEvent | Submission | Cancellation] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus)
+        self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus, budgets=budgets)
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._reconcile_us = c.NEVER
         self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing

@@ -20,6 +20,7 @@ from headway.core.units import name_fault
 from headway.engines.base import Ended, EngineEvent, NodeBack, NodeHealth, NodeLost, Record, Started, Usage, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
 from headway.runtime.board import Board, JobRecord
+from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.launch import add_end, spec_text
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class Intake:
     last_job: int = 0
     """The highest number of a job that the engine knows: above the journal's own only if the journal has lost its end. A new job
     must not have such a number: what is told of the old one would be taken for its own."""
+    budgets: UrgencyBudgets = UNLIMITED
+    """What urgency users may hand in. May be set anew at any time: it counts for new jobs."""
     sick: set[int] = field(default_factory=set)
     """Nodes that take no jobs because of what the engine says of their health, and for no other reason."""
 
@@ -83,6 +86,7 @@ class Intake:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
+        grants = Grants(self.budgets, self.state, self.names)
         number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:
@@ -95,7 +99,7 @@ class Intake:
                     continue
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
-                public_id = self._admit(entry, text, number, now, out)
+                public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
                 answered.append((entry, number, True))
                 number += 1
@@ -104,9 +108,11 @@ class Intake:
                     entry.answer.set_exception(error)
         return answered
 
-    def _admit(self, entry: Submission, text: str, number: int, now: int, out: EventBuffer) -> str:
+    def _admit(self, entry: Submission, text: str, number: int, now: int, out: EventBuffer, grants: Grants) -> str:
+        """The columns have the urgency that was granted, the text what was handed in: the same job may be handed in again."""
         spec = entry.spec
         row = spec_columns(spec, self.names, submitted_us=now, fractional_gpus=self.fractional_gpus)
+        row[c.J_URGENCY] = grants.urgency(spec)
         payload = np.concatenate([row, details(spec)])
         public_id = entry.public_id or self.names.next_id(spec.name)
         self.names.add(Name.JOB, public_id, number)
@@ -115,6 +121,8 @@ class Intake:
         out.add(now, EventKind.SUBMITTED, number, payload=payload, text=text)
         if why := too_large(spec, row, self.state, self.here):
             out.add(now, EventKind.REJECTED, number, a=Reason.LARGER_THAN_CLUSTER, text=why)
+        else:
+            grants.spend(spec.user, int(row[c.J_URGENCY]))
         return public_id
 
     def _known(self, public_id: str, fresh: dict[str, tuple[int, str]]) -> tuple[int, str] | None:
