@@ -188,6 +188,8 @@ def submit(
         if as_json:
             _print_json(answer)
         raise UserError(f"{answer['job']} is rejected: {answer['message']}")
+    if answer["note"]:
+        _note(f"{answer['job']}: {answer['note']}")
     if wait:
         if not as_json:
             _note(f"{answer['job']} is handed in; waiting for its end")

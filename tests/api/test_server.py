@@ -15,6 +15,7 @@ import pytest
 from headway.api.server import ApiServer, make_app
 from headway.core.errors import UserError
 from headway.core.model import to_json
+from headway.runtime.budgets import UrgencyBudgets
 from headway.runtime.settings import BODY_BYTES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -77,13 +78,22 @@ async def test_only_the_token_opens(header: str | None, api: Api) -> None:
         assert (await stranger.get("/healthz")).json()["status"] == "ok"
 
 
+async def test_who_has_spent_his_urgency_budget_is_told_so_and_the_job_is_taken_in(api: Api) -> None:
+    api.world.controller.intake.budgets = UrgencyBudgets(default=1)
+    answer = await api.post_job(job("train", user="ann", urgency=9))
+    note = "urgency 6 instead of 9: 1 of the user's points above 5 was left"
+    assert (answer.status_code, answer.json()["note"]) == (201, note)
+    found = (await api.client.get("/v1/jobs/train-1")).json()
+    assert (found["urgency"], found["note"], found["spec"]["urgency"]) == (6, note, 9)
+
+
 async def test_a_job_is_handed_in_seen_and_cancelled(api: Api) -> None:
     api.world.engine.work_us = {1: 100 * US}
     answer = await api.post_job(job("trainé", workers=2, time_limit_s=500))
     assert answer.status_code == 201
     told = answer.json()
     assert told.pop("state") in ("queued", "starting", "running")
-    assert told == {"job": "trainé-1", "number": 1, "reason": "", "message": "", "created": True}
+    assert told == {"job": "trainé-1", "number": 1, "reason": "", "message": "", "note": "", "created": True}
     await asyncio.sleep(0.05)
     found = (await api.client.get("/v1/jobs/trainé-1")).json()
     assert {key: found[key] for key in ("state", "attempt", "nodes", "gpus", "tasks", "loss", "user")} == {

@@ -315,6 +315,17 @@ def test_differences_are_keys() -> None:
     assert differences(parse_settings("[cluster]\njournal='postgresql://a@b/c'"), Settings()) == ["cluster.journal"]
 
 
+async def test_urgency_budgets_are_in_force_at_once(lab: Lab) -> None:
+    """Ann's 3 points above 5 are spent by her first job; whoever is not named has 1."""
+    await lab.start()
+    await lab.reload("[users.ann]\nurgency_budget = 3\n[users.bob]\n[users.'*']\nurgency_budget = 1\n")
+    lab.engine.work_us = dict.fromkeys(range(1, 9), 100 * US)
+    for user in ("ann", "ann", "bob", "eve"):
+        await lab.submit(replace(of(user), urgency=10))
+    state = lab.controller.state
+    assert state.J[c.J_URGENCY, : state.C[c.C_ROWS]].tolist() == [8, 5, 10, 6]
+
+
 async def test_limits_are_in_force_at_once(lab: Lab) -> None:
     await lab.start()
     await lab.reload("[limits]\nbody = '5KB'\n[quarantine]\ntroubles = 9\n")

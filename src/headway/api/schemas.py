@@ -29,6 +29,8 @@ class JobOut(BaseModel):
     state: str = Field(description="queued, starting, running, stopping; completed, failed, cancelled, rejected")
     reason: str = Field(description="why it is in that state, as one word; empty if there is nothing to say")
     message: str = Field(description="what the engine, or whoever refused it, says of its end")
+    urgency: int = Field(description="which it has: what was handed in, or what the user's budget left of it")
+    note: str = Field(description="what its owner should know of how it was taken in; empty if it is as handed in")
     attempt: int = Field(description="0 before the first start")
     preemptions: int
     gpus: int
@@ -59,6 +61,7 @@ class Submitted(BaseModel):
     state: str
     reason: str
     message: str
+    note: str = Field(description="what is not as handed in: urgency that the user's budget has lowered")
     created: bool = Field(description="false: it had been handed in before under this id")
 
 
@@ -131,6 +134,8 @@ def job_fields(controller: Controller, job: JobRecord) -> dict[str, Any]:
         "state": phase.name.lower(),
         "reason": "" if reason in (Reason.NONE, Reason.DONE) else reason.word,
         "message": job.message,
+        "urgency": job.urgency,
+        "note": job.note,
         "attempt": job.attempt,
         "preemptions": job.preemptions,
         "gpus": job.gpus,

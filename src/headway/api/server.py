@@ -228,7 +228,7 @@ def _add_jobs(app: FastAPI, controller: Controller) -> None:
         job, created = await controller.submit(spec, id)
         response.status_code = 201 if created else 200
         fields = job_fields(controller, job)
-        return Submitted(created=created, **{key: fields[key] for key in ("job", "number", "state", "reason", "message")})
+        return Submitted(created=created, **{key: fields[key] for key in ("job", "number", "state", "reason", "message", "note")})
 
     @app.get("/v1/jobs", responses=_PROBLEMS)
     async def list_jobs(

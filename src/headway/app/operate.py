@@ -173,8 +173,7 @@ class Reloader:
 
 def put_in_force(controller: Controller, settings: Settings) -> None:
     """Tell the controller's parts what they have to go by; the tables learn it by `settings_events`."""
-    controller.intake.settings = settings
-    controller.drains.trust = settings.trust
+    controller.intake.obey(settings)
     if settings.cluster.round is not None:
         controller.pace = replace(controller.pace, interval_us=parse_round_us(settings.cluster.round))
 

@@ -94,6 +94,7 @@ SCHEMA_VERSION = 1
 STOP_RULES = ("fixed", "optstop", "accuracy")
 METRIC_MODES = ("max", "min")
 PROGRESS_UNITS = ("step", "epoch")
+DEFAULT_URGENCY = 5
 SECONDS_MAX = DURATION_MAX_US // US_PER_S
 TEXT = "text that UTF-8 can hold, without NUL"
 SUM_MAX = 2**62  # what a job's tasks book or send together must fit an int64
@@ -197,7 +198,7 @@ class JobSpec:
     user: str = ""
     queue: str = "default"
     priority: int = 50
-    urgency: int = 5
+    urgency: int = DEFAULT_URGENCY
     setup: str = ""
     run: str = ""
     workdir: str = "."

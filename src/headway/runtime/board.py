@@ -10,6 +10,7 @@ import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.columns import EventKind, Name, Phase, Reason
 from headway.core.events import EventBatch
+from headway.core.model import DEFAULT_URGENCY
 from headway.core.state import State
 
 ENDED_KEPT = 10_000
@@ -67,6 +69,20 @@ class JobRecord:
     message: str = ""
     """What the engine said of its end, or why the job was rejected."""
     stop_reason: Reason = Reason.NONE
+    urgency: int = DEFAULT_URGENCY
+    """Which it has; less than what was asked for (in `spec`) where the user's budget had no more."""
+    urgency_asked: int = DEFAULT_URGENCY
+
+    @property
+    def note(self) -> str:
+        """What its owner should know of how it was taken in; nothing if it is as handed in."""
+        if self.urgency >= self.urgency_asked:
+            return ""
+        left = self.urgency - DEFAULT_URGENCY
+        return (
+            f"urgency {self.urgency} instead of {self.urgency_asked}: "
+            f"{left or 'none'} of the user's points above {DEFAULT_URGENCY} {'was' if left == 1 else 'were'} left"
+        )
 
     @property
     def ended(self) -> bool:
@@ -120,15 +136,18 @@ class Board:
     def _submitted(self, record: Ints, payload: Ints, text: str, state: State) -> JobRecord:
         number = int(record[c.E_ID])
         public_id = state.names[Name.JOB].get(number, str(number))
+        told = _told_in(text)
         job = JobRecord(
             number,
             public_id,
-            _name_in(text) or public_id,
+            str(told.get("name", "")) or public_id,
             state.name(Name.QUEUE, int(payload[c.J_QUEUE])),
             state.name(Name.USER, int(payload[c.J_USER])),
             text,
             int(record[c.E_T]),
         )
+        job.urgency, asked = int(payload[c.J_URGENCY]), told.get("urgency", DEFAULT_URGENCY)
+        job.urgency_asked = asked if isinstance(asked, int) else job.urgency
         workers = int(payload[c.J_DATA] * payload[c.J_PIPELINE] * payload[c.J_TENSOR])
         job.tasks, job.gpus = workers + int(payload[c.J_SERVERS]), workers * -(-int(payload[c.J_GPU_TASK]) // c.WHOLE)
         if len(payload) > c.SPEC_COLUMNS:
@@ -191,9 +210,10 @@ def _end_reason(job: JobRecord, kind: EventKind, a: int) -> Reason:
     return Reason.DONE if job.phase == Phase.COMPLETED else Reason.EXIT_CODE
 
 
-def _name_in(text: str) -> str:
-    """The name in a job's JSON."""
+def _told_in(text: str) -> dict[str, Any]:
+    """A job's JSON; nothing if it is none."""
     try:
-        return str(json.loads(text)["name"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

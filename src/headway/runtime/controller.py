@@ -47,6 +47,7 @@ from headway.engines.base import (
 from headway.perf.histories import Histories
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
+from headway.runtime.budgets import UNLIMITED, UrgencyBudgets
 from headway.runtime.clock import Calendar, Clock, JournalClock, Pace
 from headway.runtime.drains import Drains
 from headway.runtime.folded import Folded, note_anchors, recover
@@ -77,13 +78,14 @@ class Controller:
 
     def __init__(
         self, journal: Journal, engine: Engine, brains: Brains, *, pace: Pace | None = None, capabilities: Capabilities = LOCAL,
-        seed: int = 0, clock: Clock | None = None, settings: Settings | None = None, identity: Identity = Identity.NAMES,
+        seed: int = 0, clock: Clock | None = None, budgets: UrgencyBudgets = UNLIMITED, settings: Settings | None = None,
+        identity: Identity = Identity.NAMES,
     ) -> None:  # fmt: skip
         self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
         self.pace = pace or Pace()
         self.state, self.names, self.board, self.calendar = State(), Names(), Board(), Calendar()
         self.drains = Drains()
-        self.epoch = 0
+        self.epoch, self._settings = 0, settings
         self.rounds = self.refused = 0
         self.notes: list[str] = []
         """What whoever runs the cluster should be told of this start."""
@@ -95,11 +97,10 @@ class Controller:
         self._inbox: list[Entry] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
-        self.intake = Intake(self.state, self.names, self.board, self.drains, capabilities.fractional_gpus, identity=identity)
-        self._settings = settings
+        fractional = capabilities.fractional_gpus
+        self.intake = Intake(self.state, self.names, self.board, self.drains, fractional, budgets=budgets, identity=identity)
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
-        self._reconcile_us = c.NEVER
-        self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing
+        self._reconcile_us = self._strange_us = c.NEVER  # strange: since when attempts run of which the journal knows nothing
         self.stopping = False
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Controller:
         numbers = {name: number for number, name in self.state.names[Name.NODE].items()}
         self.intake.here = tuple(numbers[node.name] for node in nodes)
         if self._settings is not None:
-            self.intake.settings, self.drains.trust = self._settings, self._settings.trust
+            self.intake.obey(self._settings)
             self._record(settings_events(self.state, self.names, self._settings, self.now_us()))
         self._pump = asyncio.create_task(self._listen(self.engine.events()), name="headway-engine-events")
         self._pump.add_done_callback(lambda _: self._wake.set())
@@ -387,9 +388,8 @@ class Controller:
 
     async def _launch(self, job: int, attempt: int, payload: Any, answers: EventBuffer) -> None:
         try:
-            public_id = self.state.name(Name.JOB, job)
-            account = self.intake.settings.account
-            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, public_id, account))
+            name, account = self.state.name(Name.JOB, job), self.intake.settings.account
+            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, name, account))
         except StaleEpoch as error:
             raise FencedError(str(error)) from None
         except StaleAttempt as error:

@@ -17,11 +17,12 @@ from headway.core.units import name_fault
 from headway.engines.base import Ended, EngineEvent, NodeBack, NodeHealth, NodeLost, Record, Started, Usage, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
 from headway.runtime.board import Board
+from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.drains import SICK, Drains
 from headway.runtime.inbox import OF_NODES, Submission
 from headway.runtime.launch import add_end, spec_text
 from headway.runtime.rights import Identity, permit
-from headway.runtime.settings import Settings
+from headway.runtime.settings import EVERYBODY, Settings
 
 log = logging.getLogger(__name__)
 
@@ -57,11 +58,20 @@ class Intake:
     settings: Settings = field(default_factory=Settings)
     """What users may do. May be set anew at any time: it counts for new jobs."""
     identity: Identity = Identity.NAMES
+    budgets: UrgencyBudgets = UNLIMITED
+    """What urgency users may hand in. May be set anew at any time: it counts for new jobs."""
+
+    def obey(self, settings: Settings) -> None:
+        """Go by these settings from now on."""
+        self.settings, self.drains.trust = settings, settings.trust
+        named = {name: user.urgency_budget for name, user in settings.users.items() if name != EVERYBODY}
+        self.budgets = UrgencyBudgets(named, settings.user(EVERYBODY).urgency_budget)
 
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
+        grants = Grants(self.budgets, self.state, self.names)
         number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:
@@ -76,7 +86,7 @@ class Intake:
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
                 waiting = sum(other.spec.user == entry.spec.user for other, _, is_new in answered if is_new)
                 permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting)
-                public_id = self._admit(entry, text, number, now, out)
+                public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
                 answered.append((entry, number, True))
                 number += 1
@@ -85,9 +95,11 @@ class Intake:
                     entry.answer.set_exception(error)
         return answered
 
-    def _admit(self, entry: Submission, text: str, number: int, now: int, out: EventBuffer) -> str:
+    def _admit(self, entry: Submission, text: str, number: int, now: int, out: EventBuffer, grants: Grants) -> str:
+        """The columns have the urgency that was granted, the text what was handed in: the same job may be handed in again."""
         spec = entry.spec
         row = spec_columns(spec, self.names, submitted_us=now, fractional_gpus=self.fractional_gpus)
+        row[c.J_URGENCY] = grants.urgency(spec)
         payload = np.concatenate([row, details(spec)])
         public_id = entry.public_id or self.names.next_id(spec.name)
         self.names.add(Name.JOB, public_id, number)
@@ -96,6 +108,8 @@ class Intake:
         out.add(now, EventKind.SUBMITTED, number, payload=payload, text=text)
         if why := too_large(spec, row, self.state, self.here):
             out.add(now, EventKind.REJECTED, number, a=Reason.LARGER_THAN_CLUSTER, text=why)
+        else:
+            grants.spend(spec.user, int(row[c.J_URGENCY]))
         return public_id
 
     def _known(self, public_id: str, fresh: dict[str, tuple[int, str]]) -> tuple[int, str] | None:

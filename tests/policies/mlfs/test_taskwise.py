@@ -270,7 +270,12 @@ def test_protect_keeps_the_highest_tasks_where_they_are() -> None:
         out.add(0, EventKind.STARTED, number, 1)
         out.add(0, EventKind.USAGE, number, 1, a=0, payload=(800, cpus, 0, 0))
     made.apply(out.take())
-    moved = {spec: [entry[0] for entry in said(decided(made, spec, None, 3600))] for spec in ("mlf-h", "mlf-h:protect=0.5", TASK)}
+    moved = {
+        spec: [entry[0] for entry in said(decided(made, spec, None, 3600))]
+        for spec in ("mlf-h", "mlf-h:protect=0.5,believe=0", TASK)
+    }
     assert moved["mlf-h"] == moved[TASK] == [0]
-    assert len(moved["mlf-h:protect=0.5"]) == 1 and moved["mlf-h:protect=0.5"][0] in (2, 3)
-    assert np.array_equal(decided(made, "mlf-h:protect=1", None, 3600).overrides[:, c.O_JOB], [3]), "one may always leave"
+    assert len(moved["mlf-h:protect=0.5,believe=0"]) == 1 and moved["mlf-h:protect=0.5,believe=0"][0] in (2, 3)
+    assert np.array_equal(decided(made, "mlf-h:protect=1,believe=0", None, 3600).overrides[:, c.O_JOB], [3]), (
+        "one may always leave"
+    )

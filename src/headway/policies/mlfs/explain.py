@@ -73,10 +73,11 @@ def explain_mlf_h(
     order, ML, CP, P = queue_order(view, weights, limits, migration, sharing, bandwidth)
     first, workers = int(J[c.J_TASK0, row]), int(J[c.J_WORKERS, row])
     t = first + int(np.argmax(P[first : first + workers]))
-    current = p.iteration(J, row)
-    ratio = p.loss_ratio(J, row, current, weights[p.W_FLOOR])
+    believe = float(weights[p.W_BELIEVE])
+    current = p.iteration(J, row, now, believe)
+    ratio = p.loss_ratio(J, row, current, weights[p.W_FLOOR], believe)
     urgency = (float(J[c.J_URGENCY, row]) if weights[p.W_URGENCY] else 1.0) / (weights[p.W_TOP] or 1.0)
-    left_s, waited_s = p.remaining_us(J, row, now) / US_PER_S, p.waited_us(J, row, now) / US_PER_S
+    left_s, waited_s = p.remaining_us(J, row, now, believe) / US_PER_S, p.waited_us(J, row, now) / US_PER_S
     due = int(J[c.J_DEADLINE, row])
     due_words = "it has none" if due >= c.NEVER else f"the job is due at {due / US_PER_S:,.0f} s"
     alpha, gamma = float(weights[p.W_ALPHA]), float(weights[p.W_GAMMA])

@@ -57,6 +57,7 @@ class MlfHParams:
     placement: str = param("job", "what is given places: whole jobs, or task by task", choices=("job", "task"), tuned=False)
     detector: bool = param(True, "with placement=task, jobs that wait for each other's places are told apart", tuned=False)
     cool_down: float = param(300.0, "seconds for which a job that has just come up is not moved (A10)")
+    believe: float = param(4.0, "how far a job is believed of its pace, loss and length; 0: in all", high=1e6, tuned=False)
     tuned: bool = param(False, "take what tuning on development seeds found, where nothing else is given")
 
 
@@ -94,6 +95,7 @@ class MlfH:
         W[p.W_DEADLINE] = q.gamma_d if q.deadline else 0.0
         W[p.W_UNIT_US], W[p.W_TAU_US], W[p.W_FLOOR] = TIME_UNITS[q.time_unit], 60 * US, 1e-3
         W[p.W_URGENCY], W[p.W_NORMALIZE] = q.urgency, q.normalize
+        W[p.W_BELIEVE] = q.believe
         W[p.W_DAG], W[p.W_LATE] = DAG_MODES[q.dag_mode], LATE_MODES[q.late]
         object.__setattr__(self, "weights", W)
         object.__setattr__(self, "limits", np.array([q.h_r, q.p_s, q.cool_down * US, 1.0 - q.protect]))

@@ -19,38 +19,58 @@ HOLD, DROP, CAP = range(3)
 
 (
     W_ALPHA, W_GAMMA, W_DEADLINE, W_REMAINING, W_WAIT, W_UNIT_US, W_TAU_US, W_FLOOR, W_URGENCY, W_NORMALIZE, W_DAG, W_LATE, W_TOP,
-) = range(13)  # fmt: skip
+    W_BELIEVE,
+) = range(14)  # fmt: skip
 """The weights array of `priorities`: α, γ, γ_d, γ_r, γ_w, the unit of time and the clamp τ (µs), the least loss ratio, whether
-urgency counts (else 1), whether PML and PC are normalised before Eq. 6, the mode of the sums, that of late deadlines, and the
-urgency that counts as 1 (0: urgency as it is)."""
-WEIGHTS = 13
+urgency counts (else 1), whether PML and PC are normalised before Eq. 6, the mode of the sums, that of late deadlines, the
+urgency that counts as 1 (0: urgency as it is), and how far a job's word is believed (0: all of it; `docs/fairness.md`)."""
+WEIGHTS = 14
 US_PER_HOUR = 3_600_000_000
 STEPS_TO_PERCENT = 1000
 """A job with more units than these counts steps: its iteration is the percent of them that it is in (`GLOSSARY.md`)."""
 
 
 @inner
-def iteration(J: Table, row: int) -> int:
-    """The iteration that a job is in: 1 before the first has ended."""
+def ran_us(J: Table, row: int, now: int) -> int:
+    """Run time up to now, µs."""
+    return int(J[c.J_RUN, row] + (now - J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else 0))
+
+
+@inner
+def iteration(J: Table, row: int, now: int, believe: float) -> int:
+    """The iteration that a job is in: 1 before the first has ended. With `believe`, it is at least the one that a job would be in
+    at a pace so many times slower than the announced one, whatever it tells; one without units counts percent of its estimate."""
     done, total = J[c.J_UNITS_DONE, row], J[c.J_UNITS_TOTAL, row]
+    told = max(done, 0) + 1
     if total > STEPS_TO_PERCENT:
-        return int(max((100 * done + total - 1) // total, 1))
-    return int(max(done, 0) + 1)
+        told = max((100 * done + total - 1) // total, 1)
+    if believe <= 0.0 or J[c.J_ESTIMATE, row] >= c.NEVER:
+        return int(told)
+    whole = total if 0 < total <= STEPS_TO_PERCENT else 100
+    paced = whole * float(ran_us(J, row, now)) / (believe * max(J[c.J_ESTIMATE, row], 1))
+    return int(max(told, min(int(paced), whole - 1) + 1))
 
 
 @inner
-def loss_ratio(J: Table, row: int, current: int, floor: float) -> float:
-    """δl of the last finished iteration over the sum of all (Eq. 2), rises counted as 0; 1 in the first iteration (A1, A2)."""
-    if current <= 1 or J[c.J_LOSS_DROPS, row] <= 0:
+def loss_ratio(J: Table, row: int, current: int, floor: float, believe: float) -> float:
+    """δl of the last finished iteration over the sum of all (Eq. 2), rises counted as 0; 1 in the first iteration (A1, A2).
+    With `believe` at most so many times that of a loss that falls by as much in each iteration, which is 1/(I − 1)."""
+    if current <= 1:
         return 1.0
-    return float(max(J[c.J_LOSS_DROP_LAST, row] / J[c.J_LOSS_DROPS, row], floor))
+    most = min(believe / (current - 1), 1.0) if believe > 0.0 else 1.0
+    if J[c.J_LOSS_DROPS, row] <= 0:
+        return float(most)
+    return float(min(max(J[c.J_LOSS_DROP_LAST, row] / J[c.J_LOSS_DROPS, row], floor), most))
 
 
 @inner
-def remaining_us(J: Table, row: int, now: int) -> int:
-    """What a job has left to run by its estimate, µs."""
-    ran = J[c.J_RUN, row] + (now - J[c.J_STARTED_AT, row] if J[c.J_STARTED_AT, row] >= 0 else 0)
-    return int(max(J[c.J_ESTIMATE, row] - ran, 0))
+def remaining_us(J: Table, row: int, now: int, believe: float) -> int:
+    """What a job has left to run by its estimate, µs. With `believe`: one that has run for more than so many times its estimate
+    is expected to run as long again as it is beyond that."""
+    ran, estimate = ran_us(J, row, now), J[c.J_ESTIMATE, row]
+    if believe > 0.0 and ran > believe * estimate:
+        return int(ran - believe * estimate)
+    return int(max(estimate - ran, 0))
 
 
 @inner
@@ -120,12 +140,12 @@ def job_terms(row: int, now: int, W: Floats, J: Table, T: Table, ML: Floats, CP:
     servers = J[c.J_SERVERS, row] if J[c.J_SYNC, row] == PARAMETER_SERVER else 0
     first, total = J[c.J_TASK0, row], J[c.J_UNITS_TOTAL, row]
     layers = layer_bounds(J[c.J_CUT, row], max(J[c.J_WIDTH, row], 1), partitions, bounds)
-    current = iteration(J, row)
+    current = iteration(J, row, now, W[W_BELIEVE])
     urgency = float(J[c.J_URGENCY, row]) if W[W_URGENCY] else 1.0
     if W[W_TOP]:
         urgency /= W[W_TOP]
-    ml_job = urgency / current * loss_ratio(J, row, current, W[W_FLOOR])
-    left = remaining_us(J, row, now)
+    ml_job = urgency / current * loss_ratio(J, row, current, W[W_FLOOR], W[W_BELIEVE])
+    left = remaining_us(J, row, now, W[W_BELIEVE])
     stage = J[c.J_ESTIMATE, row] // total // layers if total else 0
     """How long a layer takes in an iteration: what lies between the deadlines of a task and of its dependents (A4)."""
     common = W[W_REMAINING] * W[W_UNIT_US] / max(float(left), W[W_TAU_US]) + W[W_WAIT] * waited_us(J, row, now) / W[W_UNIT_US]
