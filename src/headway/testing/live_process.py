@@ -16,9 +16,10 @@ from headway.core.policy import Policy
 from headway.core.round import Brains
 from headway.engines.base import EngineError
 from headway.policies.registry import choose
-from headway.runtime.controller import Controller, Pace
+from headway.runtime.controller import Controller
 from headway.runtime.journal import Damage, Journal, JournalError, SnapshotRow
 from headway.runtime.lease import FencedError
+from headway.runtime.rounds import Pace
 from headway.testing.live_scenarios import Death
 from headway.testing.simulated import Died, SimulatedEngine
 from headway.testing.virtual import Gate, pausable
