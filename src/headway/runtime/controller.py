@@ -261,9 +261,9 @@ class Controller:
     async def step(self) -> int:
         """Take in what has come, settle, and go on with the rounds. Returns when to come back at the latest (µs)."""
         await self._take_in()
-        now = self.now_us()
-        if now >= self._reconcile_us:
+        if self.now_us() >= self._reconcile_us:
             await self._look()
+        now = self.now_us()
         self._record(self.quarantine.events(self.state, now))
         await self._carry_out(overdue(self.state, now))
         await self._settle()

@@ -69,7 +69,7 @@ class Meanwhile(StrEnum):
     BACKFILL = "backfill"
     """Those that fit beside what *keep* would give or reserve to the jobs that wait for longer."""
     IDLE = "idle"
-    """Those that fit, if no job waits that a decision has left waiting; held ones, and those that are tried again later, aside."""
+    """Those that fit, if no job waits that a decision has left waiting, but for such as could not start anyway."""
     NEVER = "never"
 
 
@@ -321,9 +321,9 @@ class Rounds:
         self._asked = None
         batch: EventBatch = asked.answer.result()  # type: ignore[assignment]
         out = EventBuffer(len(batch) + 1, len(batch.pool) + 1)
-        for record, payload in zip(batch.records.tolist(), batch.payloads(), strict=True):
-            if state.row(record[c.E_ID]) is not None:
-                out.add(now_us, *record[1 : c.E_POOL], payload=payload)
+        for (_, kind, job, attempt, a, b, d, _), payload in zip(batch.records.tolist(), batch.payloads(), strict=True):
+            if state.row(job) is not None:
+                out.add(now_us, kind, job, attempt, a, b, d, payload)
         return out.take()
 
     # -- the worker -----------------------------------------------------------------------------------------------
@@ -337,9 +337,10 @@ class Rounds:
 
     def close(self) -> None:
         """Wait for nothing more."""
-        for answer in (self._asked and self._asked.answer, self._lost):
-            if answer is not None:
-                answer.cancel()
+        if self._asked is not None:
+            self._asked.answer.cancel()
+        if self._lost is not None:
+            self._lost.cancel()
         self._asked = None
 
 
