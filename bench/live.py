@@ -209,8 +209,9 @@ async def large(home: Path, policy: str, queued: int = 10_000, running_jobs: int
         await controller.submit(spec("more", "python train.py", estimate_s=7200.0))
         await asyncio.sleep(1.0)
     share = (time.process_time() - cpu) / (time.monotonic() - begin)
+    C = controller.state.C
     told = {
-        "part": "large", "policy": policy, "queued": int(controller.state.C[c.C_WAITING]), "running": int(controller.state.C[c.C_RUNNING]),
+        "part": "large", "policy": policy, "queued": int(C[c.C_WAITING]), "running": int(C[c.C_RUNNING]),
         "handed in, s": round(handed_s, 1), "cpu_share": round(share, 3), "rounds": controller.rounds.held - rounds,
         "rss_mb": round(_rss_mb()), "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
     }  # fmt: skip
