@@ -24,6 +24,7 @@ from headway.runtime.controller import Controller
 from headway.runtime.home import Home
 from headway.runtime.journal import Journal
 from headway.runtime.rights import Identity
+from headway.runtime.rounds import Inline
 from headway.runtime.settings import ClusterSettings, Settings, UserSettings, parse_settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -47,8 +48,8 @@ class Lab(World):
     async def start(self) -> Controller:
         settings = self.given.load()
         self.controller = Controller(
-            Journal(self.path), self.engine, brains_of(settings.policy), pace=self.pace, clock=self.clock, settings=settings,
-            identity=self.identity,
+            Journal(self.path), self.engine, brains_of(settings.policy), pace=self.pace, clock=self.clock,
+            worker=Inline(), settings=settings, identity=self.identity,
         )  # fmt: skip
         await self.controller.start()
 
@@ -203,14 +204,14 @@ async def test_a_policy_that_remembers_remembers_what_was_before_it(lab: Lab) ->
     past = Past(choose(spec), reader)
     past.follow()
     controller = lab.controller
-    memo: Any = controller._memo
-    for batch in controller._since_round:
-        memo = choose(spec).policy.fold(memo, batch)  # type: ignore[attr-defined]
+    mind = controller.rounds.mind
+    mind.catch_up(controller.brains.policy)
+    memo = mind.memo
     assert repr(memo) == repr(past.memo) and past.memo != choose(spec).policy.start()  # type: ignore[attr-defined]
     past.close()
     reader.close()
     await lab.to(30 * US)
-    assert controller.refused == 0 and all(record.phase == Phase.COMPLETED for record in controller.board)
+    assert controller.rounds.refused == 0 and all(record.phase == Phase.COMPLETED for record in controller.board)
 
 
 async def test_a_policy_that_asks_for_estimates_can_follow_one_that_does_not(lab: Lab) -> None:
@@ -219,7 +220,8 @@ async def test_a_policy_that_asks_for_estimates_can_follow_one_that_does_not(lab
     record = await lab.submit(job())
     await lab.to(5 * US)
     await lab.reload("[policy]\nname = 'slaq'\n")
-    assert lab.controller._histories is not None and list(lab.controller._histories.live) == [1]
+    histories = lab.controller.rounds.mind.histories
+    assert histories is not None and list(histories.live) == [1]
     await lab.to(30 * US)
     assert record.phase == Phase.COMPLETED
 

@@ -176,6 +176,7 @@ def put_in_force(controller: Controller, settings: Settings) -> None:
     controller.intake.obey(settings)
     if settings.cluster.round is not None:
         controller.pace = replace(controller.pace, interval_us=parse_round_us(settings.cluster.round))
+        controller.rounds.pace = controller.pace
 
 
 class Past:

@@ -50,15 +50,6 @@ class Anchor:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often things are done, in µs of journal time."""
-
-    interval_us: int = US_PER_S
-    gap_us: int = 20_000
-    reconcile_us: int = 30 * US_PER_S
-
-
 class JournalClock:
     """The live clock. `last` is the newest anchor of the journal, `last_us` the time of its last entry (below 0: none)."""
 

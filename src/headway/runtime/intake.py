@@ -26,12 +26,6 @@ from headway.runtime.settings import EVERYBODY, Settings
 
 log = logging.getLogger(__name__)
 
-WAKES = (
-    EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
-    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
-)  # fmt: skip
-"""Events after which a round is held at once: a job has come, a place may have become free, or the rules have changed."""
-
 
 class NoSuchJobError(UserError):
     """Nobody knows a job of this id."""
