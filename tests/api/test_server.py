@@ -92,7 +92,8 @@ async def test_a_job_is_handed_in_seen_and_cancelled(api: Api) -> None:
     assert answer.status_code == 201
     told = answer.json()
     assert told.pop("state") in ("queued", "starting", "running")
-    assert told == {"job": "trainé-1", "number": 1, "reason": "", "message": "", "note": "", "created": True}
+    assert told.pop("reason") in ("", "behind-others")  # the round that starts it may not be over yet
+    assert told == {"job": "trainé-1", "number": 1, "message": "", "note": "", "created": True}
     await asyncio.sleep(0.05)
     found = (await api.client.get("/v1/jobs/trainé-1")).json()
     assert {key: found[key] for key in ("state", "attempt", "nodes", "gpus", "tasks", "loss", "user")} == {

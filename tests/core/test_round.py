@@ -13,7 +13,7 @@ from headway.core import columns as c
 from headway.core.check import V_ENDED, V_GPU, V_NOT_PLACED
 from headway.core.columns import EventKind, Phase, Reason
 from headway.core.plan import Capabilities, Plan
-from headway.core.round import RAISED, REFUSALS_MAX, Brains, Round, Violation, check, next_round_us, run_round
+from headway.core.round import RAISED, REFUSALS_MAX, Brains, Round, Violation, check, next_round_us, refresh, run_round
 from headway.core.view import ClusterView
 from headway.policies.registry import make_policy
 
@@ -285,3 +285,69 @@ def test_rounds_lie_on_the_grid_and_after_the_last() -> None:
                 due = next_round_us(R, last, event, wake)
                 assert due % R == 0 and due > last and (due >= min(event, wake) or wake < 0)
                 assert due - R < min(event, wake) or due - R <= last
+
+
+# A plan that comes late
+
+
+def later(plan: Callable[[Desk], Plan], then: Callable[[Desk], object]) -> tuple[Desk, Plan, int]:
+    """A plan made on a copy of the office's state, and what is left of it after `then`; and how many entries were dropped."""
+    desk, _ = office()
+    twin, desk.state = desk.state, desk.state.copy()
+    made = plan(desk)
+    desk.state = twin
+    then(desk)
+    return desk, made, refresh(desk.state, made, Capabilities())
+
+
+def left(plan: Plan) -> list[tuple[int, int]]:
+    return [(int(entry[c.O_OP]), int(entry[c.O_JOB])) for entry in plan.overrides]
+
+
+def test_a_late_plan_is_what_it_was_if_nothing_has_happened() -> None:
+    def plan(desk: Desk) -> Plan:
+        draft = desk.draft()
+        draft.place(1, [0], [[1]])
+        draft.place(2, [0], [[2]])
+        return draft.plan()
+
+    _, made, dropped = later(plan, lambda desk: None)
+    assert left(made) == [(c.Op.PLACE, 1), (c.Op.PLACE, 2)] and dropped == 0
+
+
+def test_an_entry_whose_place_is_taken_meanwhile_is_dropped_alone() -> None:
+    def plan(desk: Desk) -> Plan:
+        draft = desk.draft()
+        for number in (1, 2, 3):
+            draft.place(number, [0], [[number]])
+        return draft.plan()
+
+    desk, made, dropped = later(plan, lambda desk: desk.run(5, [(0, [2])]))
+    assert left(made) == [(c.Op.PLACE, 1), (c.Op.PLACE, 3)] and dropped == 1
+    assert check(desk.state, made, Capabilities()) is None
+
+
+@pytest.mark.parametrize("starts", [2, 5])
+def test_nobody_is_stopped_for_a_job_that_has_started_elsewhere_meanwhile(starts: int) -> None:
+    def plan(desk: Desk) -> Plan:
+        draft = desk.draft()
+        draft.release(0)
+        draft.place(2, [0], [[0]])
+        return draft.plan()
+
+    _, made, dropped = later(plan, lambda desk: desk.run(starts, [(0, [3])]))
+    assert (left(made), dropped) == (([], 2) if starts == 2 else ([(c.Op.RELEASE, 0), (c.Op.PLACE, 2)], 0))
+
+
+def test_a_release_stays_where_others_have_come_to_the_node() -> None:
+    """Job 1 may need the cpus of job 0, whose GPU was for job 2."""
+
+    def plan(desk: Desk) -> Plan:
+        draft = desk.draft()
+        draft.release(0)
+        draft.place(1, [0], [[1]])
+        draft.place(2, [0], [[0]])
+        return draft.plan()
+
+    _, made, dropped = later(plan, lambda desk: desk.run(2, [(0, [3])]))
+    assert left(made) == [(c.Op.RELEASE, 0), (c.Op.PLACE, 1)] and dropped == 1

@@ -86,7 +86,7 @@ def no_look_at_recovery(patch: Patch) -> None:
     real = Controller._reconcile
 
     async def reconcile(self: Controller) -> None:
-        if self.rounds:
+        if self.rounds.held:
             await real(self)
 
     patch(Controller, "_reconcile", reconcile)

@@ -15,8 +15,9 @@ from headway.core.round import Brains
 from headway.engines.local import LocalEngine
 from headway.policies.registry import choose
 from headway.runtime.board import JobRecord
-from headway.runtime.controller import Controller, Pace
+from headway.runtime.controller import Controller
 from headway.runtime.journal import Journal
+from headway.runtime.rounds import Pace
 from headway.runtime.warm import warm_up
 
 from .conftest import Cluster

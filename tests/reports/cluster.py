@@ -13,7 +13,8 @@ from headway.core.round import Brains
 from headway.engines.base import NodeInfo
 from headway.policies.registry import choose
 from headway.runtime.board import JobRecord
-from headway.runtime.controller import Controller, Pace
+from headway.runtime.controller import Controller
+from headway.runtime.rounds import Pace
 from headway.testing.invariants import verify
 from headway.testing.live_process import MemoryJournal
 from headway.testing.machine import Machine

@@ -31,8 +31,9 @@ from headway.engines.base import (
 )
 from headway.policies.registry import choose
 from headway.runtime.board import JobRecord
-from headway.runtime.controller import Controller, Pace
+from headway.runtime.controller import Controller
 from headway.runtime.journal import Journal
+from headway.runtime.rounds import Inline, Pace
 
 US = 1_000_000
 STEPS_MAX = 100_000
@@ -188,7 +189,8 @@ class World:
 
     async def start(self) -> Controller:
         journal = Journal(self.path)
-        self.controller = Controller(journal, self.engine, brains_of(self.policy), pace=self.pace, clock=self.clock)
+        brains = brains_of(self.policy)
+        self.controller = Controller(journal, self.engine, brains, pace=self.pace, clock=self.clock, worker=Inline())
         await self.controller.start()
         await self.drain()
         return self.controller

@@ -19,10 +19,11 @@ from headway.core.round import Brains
 from headway.core.view import ClusterView
 from headway.engines.base import EngineError, Launch, NodeBack, NodeLost
 from headway.perf.params import R_BY_HISTORY
-from headway.runtime.controller import Controller, Pace
+from headway.runtime.controller import Controller
 from headway.runtime.intake import ConflictError, NoSuchJobError
 from headway.runtime.journal import Journal
 from headway.runtime.lease import FencedError
+from headway.runtime.rounds import Inline, Pace
 
 from .fake import US, FakeEngine, World, brains_of, fake_nodes, job
 
@@ -84,12 +85,12 @@ async def test_rounds_that_are_woken_keep_their_distance(world: World) -> None:
     world.pace = Pace()
     await world.start()
     world.engine.work_us = {n: 100 * US for n in range(1, 9)}
-    rounds = world.controller.rounds
+    rounds = world.controller.rounds.held
     await world.to(1 * US)
     for n in range(4):
         world.clock.us = 1 * US + n * 1000
         await world.submit(job())
-    assert world.controller.rounds - rounds <= 2
+    assert world.controller.rounds.held - rounds <= 2
     await world.to(2 * US)
     assert len(world.engine.launches) == 4
 
@@ -256,13 +257,13 @@ class Overbooks:
 async def test_a_policy_with_an_error_does_not_stop_the_cluster(world: World) -> None:
     fifo = brains_of("fifo").policy
     journal = Journal(world.path)
-    world.controller = Controller(journal, world.engine, Brains(Overbooks(), fifo, fifo), clock=world.clock)
+    world.controller = Controller(journal, world.engine, Brains(Overbooks(), fifo, fifo), clock=world.clock, worker=Inline())
     await world.controller.start()
     world.engine.work_us = {1: 5 * US, 2: 5 * US}
     records = [await world.submit(job()) for _ in range(2)]
     await world.to(60 * US)
     assert [r.phase for r in records] == [Phase.COMPLETED] * 2
-    assert world.controller.refused > 0
+    assert world.controller.rounds.refused > 0
 
 
 class Asks:
@@ -283,7 +284,9 @@ async def test_a_plans_requests_are_answered_from_the_journal_also_after_a_resta
     for number in range(2):
         if number:
             await world.controller.close()
-        world.controller = Controller(Journal(world.path), world.engine, Brains(Asks(), fifo, fifo), clock=world.clock)
+        world.controller = Controller(
+            Journal(world.path), world.engine, Brains(Asks(), fifo, fifo), clock=world.clock, worker=Inline()
+        )
         await world.controller.start()
         if number == 0:
             for _ in range(3):
@@ -458,7 +461,9 @@ async def test_nothing_is_lost_or_doubled_wherever_the_controller_dies(policy: s
         world.engine = FakeEngine(world.clock, fake_nodes(), {1: 9 * US, 2: 2 * US, 3: US}, {2: [7]}, save_us=US // 2)
         died = False
         journal = Journal(world.path)
-        world.controller = Controller(journal, world.engine, brains_of(policy), pace=world.pace, clock=world.clock)
+        world.controller = Controller(
+            journal, world.engine, brains_of(policy), pace=world.pace, clock=world.clock, worker=Inline()
+        )
         journal.append = dies_at(journal, count, after)  # type: ignore[method-assign]
         left = list(arrivals)
         try:
@@ -509,8 +514,8 @@ async def test_a_policy_with_a_memory_remembers_over_a_restart(tmp_path: Path) -
         await world.submit(job())
     await world.to(20 * US)
     await world.controller._round()
-    memo = world.controller._memo
+    memo = world.controller.rounds.mind.memo
     await world.controller.close()
     again = await world.start()
     await again._round()
-    assert repr(again._memo) == repr(memo) and "bins" in repr(memo)
+    assert repr(again.rounds.mind.memo) == repr(memo) and "bins" in repr(memo)

@@ -14,7 +14,7 @@ from headway.core.events import EventBatch
 from headway.core.model import JobSpec
 from headway.policies.registry import choose
 from headway.runtime.admit import Names, spec_columns
-from headway.runtime.controller import Pace
+from headway.runtime.rounds import Pace
 from headway.sim.run import simulate
 from headway.workloads.cluster import parse_cluster
 from headway.workloads.schema import Workload
@@ -74,5 +74,5 @@ async def test_a_live_controller_decides_as_the_simulator_does(policy: str, seed
     live = decisions(world.journal(), 1)
     assert live == decisions(outcome.journal, 0)
     assert sum(1 for entry in live if entry[1] == EventKind.COMPLETED) == len(jobs)
-    assert outcome.refused == world.controller.refused == 0
+    assert outcome.refused == world.controller.rounds.refused == 0
     await world.controller.close()

@@ -22,12 +22,13 @@ from headway.engines.base import EngineError
 from headway.engines.local import LocalEngine
 from headway.engines.nvml import find_gpus
 from headway.policies.registry import Chosen, choose
-from headway.runtime.controller import Controller, Pace
+from headway.runtime.controller import Controller
 from headway.runtime.home import Home
 from headway.runtime.journal import Journal, JournalError
 from headway.runtime.journal_db import Where, parse_where
 from headway.runtime.keeper import Keeper
 from headway.runtime.lease import Beater, Candidate, FencedError, Holder, Times, parse_lease
+from headway.runtime.rounds import Pace
 
 NODES_MAX = 1024
 KEEP = FALLBACK = "fifo-backfill"

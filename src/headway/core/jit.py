@@ -92,7 +92,8 @@ def kernel_dir(path: Path) -> Path:
 
 def kernel(function: F) -> F:
     """Compile `function` with Numba on its first call and keep the machine code on disk. Arguments are flat arrays and numbers
-    only, and nothing is allocated: so no array is counted when it is handed on, which had taken four fifths of a round."""
+    only, and nothing is allocated: so no array is counted when it is handed on, which had taken four fifths of a round. While it
+    runs, other threads go on: a policy that thinks in a worker does not hold the controller up."""
     return _compiled(function, inline=False)
 
 
@@ -106,7 +107,9 @@ def _compiled(function: F, *, inline: bool) -> F:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(kernel_dir(Path(function.__code__.co_filename).resolve()))
     try:
-        dispatcher = numba.njit(cache=True, error_model="numpy", no_cfunc_wrapper=True, forceinline=inline, _nrt=False)(function)
+        dispatcher = numba.njit(
+            cache=True, error_model="numpy", nogil=True, no_cfunc_wrapper=True, forceinline=inline, _nrt=False
+        )(function)
     finally:
         numba.config.CACHE_DIR = before
     template = dispatcher.get_call_template

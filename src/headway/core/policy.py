@@ -15,7 +15,8 @@ Memo = Any
 class Policy(Protocol):
     """`decide` reads no clock and does no I/O: the same view and memo give the same plan.
 
-    A policy that requests estimates has an attribute `asks = True`: observations are kept for such a policy only.
+    A policy that requests estimates has an attribute `asks = True`: observations are kept for such a policy only. One under
+    which a job that does not fit holds up those behind it has `strict = True`: nobody is let past while it thinks.
     """
 
     @property

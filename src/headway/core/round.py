@@ -1,4 +1,8 @@
-"""One round: view, decide, check, diff. The simulator and the live controller call this and nothing else."""
+"""One round: view, decide, check, diff. The simulator and the live controller call this and nothing else.
+
+`run_round` is all of it at one instant. The live controller takes it apart: `think` in a worker on a copy of the state, and
+then, on the state as it is by then, `refresh` and `conclude`; and `spare`, for those who come meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,13 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.core import columns as c
+from headway.core.arrays import Table
 from headway.core.check import VIOLATIONS, check_plan, drop_stale
 from headway.core.codes import K_REFUSED
+from headway.core.columns import Op, Reason
 from headway.core.diff import diff_plan, settle
 from headway.core.events import EMPTY, EventBatch
 from headway.core.plan import Capabilities, Plan, Request
@@ -19,8 +26,8 @@ from headway.core.view import ClusterView
 
 REFUSALS_MAX = 3
 """After so many refused plans in a row the fallback policy decides, until it is told otherwise."""
-RAISED = 99
-"""The violation code of a policy that raised an exception."""
+TIMED_OUT, RAISED = 98, 99
+"""The violation codes of a policy that did not answer in time, and of one that raised an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,17 @@ class Brains:
 
 
 @dataclass(slots=True)
+class Thought:
+    """What whoever is in charge has decided: a plan that holds on the state it was made on, or why there is none."""
+
+    plan: Plan | None
+    violation: Violation | None
+    by_policy: bool
+    """The policy is in charge, not the fallback."""
+    decide_ns: int = 0
+
+
+@dataclass(slots=True)
 class Round:
     """What a round has decided. `events` are to be journalled and applied, and the requests among them carried out; valid until
     the next round."""
@@ -62,15 +80,73 @@ def check(state: State, plan: Plan, capabilities: Capabilities) -> Violation | N
         plan.overrides = plan.overrides[:count]
     if count == 0:
         return None
-    s = state.scratch
-    code, where = check_plan(
-        plan.overrides, count, plan.places, state.J, state.T, state.N, state.G, state.Q, state.C, s.dG, s.dN, s.queues, s.seen,
-        capabilities.fractional_gpus, capabilities.uneven_gangs,
-    )  # fmt: skip
+    code, where = first_fault(state, plan, capabilities)
     if code == 0:
         return None
     job = int(plan.overrides[where, c.O_JOB])
     return Violation(int(code), job, f"{VIOLATIONS[code]} (job {job})")
+
+
+def first_fault(state: State, plan: Plan, capabilities: Capabilities) -> tuple[int, int]:
+    """The violation code of a plan whose rows are those of the state, and the override it was found at; 0: none."""
+    s = state.scratch
+    return check_plan(
+        plan.overrides, len(plan.overrides), plan.places, state.J, state.T, state.N, state.G, state.Q, state.C,
+        s.dG, s.dN, s.queues, s.seen, capabilities.fractional_gpus, capabilities.uneven_gangs,
+    )  # fmt: skip
+
+
+def refresh(state: State, plan: Plan, capabilities: Capabilities) -> int:
+    """Make a plan that held on an older state hold on this one: entries that went stale, and those that no longer fit, are taken
+    out one by one, and with them the releases that were for their places alone. Returns how many were taken out.
+
+    Rows are looked up anew: those of the plan may be another state's.
+    """
+    before = plan.overrides.copy()
+    count = len(before)
+    if count == 0:
+        return 0
+    kept = drop_stale(plan.overrides, count, plan.seen, state.J, state.N, state.R, state.C, plan.places)
+    plan.overrides = plan.overrides[:kept]
+    if plan.seen == state.C.item(c.C_SEQUENCE):
+        return count - int(kept)
+    _drop_faults(state, plan, capabilities)
+    vain = releases_in_vain(state, plan, before)
+    if vain.any():
+        plan.overrides = plan.overrides[~vain]
+        _drop_faults(state, plan, capabilities)
+    return count - len(plan.overrides)
+
+
+def _drop_faults(state: State, plan: Plan, capabilities: Capabilities) -> None:
+    """Take out the first entry with a fault until there is none."""
+    while len(plan.overrides):
+        code, where = first_fault(state, plan, capabilities)
+        if code == 0:
+            return
+        plan.overrides = np.delete(plan.overrides, where, axis=0)
+
+
+def releases_in_vain(state: State, plan: Plan, before: Table) -> NDArray[np.bool_]:
+    """Which entries of a plan preempt a job whose GPUs only entries wanted that are in `before` and no longer in the plan."""
+    O, OT, J, T = plan.overrides, plan.places, state.J, state.T
+    left = {int(job) for job in O[O[:, c.O_OP] == Op.PLACE, c.O_JOB]}
+    lost: dict[int, int] = {}
+    used: set[int] = set()
+    for entry in before[before[:, c.O_OP] == Op.PLACE]:
+        for node, mask, _ in OT[entry[c.O_TASK0] : entry[c.O_TASK0] + entry[c.O_TASKS]].tolist():
+            if int(entry[c.O_JOB]) in left:
+                used.add(node)
+            else:
+                lost[node] = lost.get(node, 0) | mask
+    vain = np.zeros(len(O), np.bool_)
+    if not lost:
+        return vain
+    for i in np.flatnonzero((O[:, c.O_OP] == Op.RELEASE) & (O[:, c.O_REASON] == Reason.PREEMPTED)):
+        first, tasks = J[[c.J_TASK0, c.J_TASKS], O[i, c.O_ROW]].tolist()
+        places = T[[c.T_NODE, c.T_MASK], first : first + tasks].T.tolist()
+        vain[i] = any(lost.get(node, 0) & mask for node, mask in places) and not any(node in used for node, _ in places)
+    return vain
 
 
 def diff(state: State, plan: Plan, now_us: int) -> EventBatch:
@@ -127,30 +203,74 @@ def run_round(
     With `strict` a policy's exception is raised; without, it counts as a refused plan, so that the cluster lives on.
     """
     can = capabilities or Capabilities()
+    thought = think(state, brains, memo, now_us, seed=seed, capabilities=can, strict=strict)
+    return conclude(state, brains, thought, now_us, seed=seed, capabilities=can)
+
+
+def think(
+    state: State, brains: Brains, memo: Memo, now_us: int, *, seed: int, capabilities: Capabilities, strict: bool = False
+) -> Thought:  # fmt: skip
+    """Ask whoever is in charge for a plan, and check it. Nothing of the state is changed but its working memory, in which the
+    plan lies until the next one is drafted."""
     view = ClusterView(state, now_us, seed)
     in_charge = brains.policy if state.C.item(c.C_REFUSED_IN_ROW) < REFUSALS_MAX else brains.fallback
     begin = perf_counter_ns()
-    violation: Violation | None = None
+    plan: Plan | None = None
     try:
         plan = in_charge.decide(view, memo)
-        violation = check(state, plan, can)
+        violation = check(state, plan, capabilities)
     except Exception as error:
         if strict:
             raise
         violation = Violation(RAISED, -1, f"{in_charge.name} raised {type(error).__name__}: {error}")
+    return Thought(plan, violation, in_charge is brains.policy, perf_counter_ns() - begin)
+
+
+def conclude(
+    state: State, brains: Brains, thought: Thought, now_us: int, *, seed: int, capabilities: Capabilities
+) -> Round:  # fmt: skip
+    """The round that a thought comes to: what its plan asks for, or its refusal and what *keep* asks for."""
+    begin = perf_counter_ns()
+    plan, violation = thought.plan, thought.violation
     if violation is None:
-        events = marked(diff(state, plan, now_us), now_us, in_charge is brains.policy, state.C.item(c.C_REFUSED_IN_ROW))
-        return Round(events, plan.wake_at_us, plan.requests, None, perf_counter_ns() - begin)
-    kept = brains.keep.decide(view, None)
-    fault = check(state, kept, can)
-    if fault is not None:
-        raise AssertionError(f"the keep policy's own plan does not hold: {fault.sentence}")
+        assert plan is not None
+        events = marked(diff(state, plan, now_us), now_us, thought.by_policy, state.C.item(c.C_REFUSED_IN_ROW))
+        return Round(events, plan.wake_at_us, plan.requests, None, thought.decide_ns + perf_counter_ns() - begin)
+    kept = keep_round(state, brains, now_us, seed=seed, capabilities=capabilities)
     refused = EventBatch(
         np.array([[now_us, K_REFUSED, max(violation.job, 0), 0, violation.code, 0, 0, 0]], np.int64),
         EMPTY.pool,
         {0: violation.sentence},
     )
-    return Round(refused + without_round(diff(state, kept, now_us)), kept.wake_at_us, (), violation, perf_counter_ns() - begin)
+    return Round(refused + kept.events, kept.wake_at_us, (), violation, thought.decide_ns + perf_counter_ns() - begin)
+
+
+def keep_round(state: State, brains: Brains, now_us: int, *, seed: int, capabilities: Capabilities) -> Round:
+    """A round that *keep* decides, because the policy has no plan."""
+    begin = perf_counter_ns()
+    kept = brains.keep.decide(ClusterView(state, now_us, seed), None)
+    fault = check(state, kept, capabilities)
+    if fault is not None:
+        raise AssertionError(f"the keep policy's own plan does not hold: {fault.sentence}")
+    return Round(without_round(diff(state, kept, now_us)), kept.wake_at_us, (), None, perf_counter_ns() - begin)
+
+
+def spare(
+    state: State, brains: Brains, newer_than: int, now_us: int, *, seed: int, capabilities: Capabilities
+) -> EventBatch:  # fmt: skip
+    """Starts of waiting jobs with a number above `newer_than`, where *keep* would place them, on places that nobody wants or
+    holds. Nobody is stopped, and what *keep* gives to other jobs stays free."""
+    J, N = state.J, state.N
+    plan = brains.keep.decide(ClusterView(state, now_us, seed), None)
+    O = plan.overrides
+    picked = (O[:, c.O_OP] == Op.PLACE) & (O[:, c.O_JOB] > newer_than)
+    picked[picked] = J[c.J_PLACED, O[picked, c.O_ROW]] == 0
+    for i in np.flatnonzero(picked):
+        places = plan.places[O[i, c.O_TASK0] : O[i, c.O_TASK0] + O[i, c.O_TASKS]]
+        picked[i] = not (N[c.N_HELD_MASK, places[:, 0]] & places[:, 1]).any()
+    plan.overrides = O[picked]
+    _drop_faults(state, plan, capabilities)
+    return without_round(diff(state, plan, now_us))
 
 
 def marked(events: EventBatch, now_us: int, by_policy: bool, refused: int) -> EventBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -142,6 +142,7 @@ class Fifo:
 
     params: Common
     name: str = "fifo"
+    strict: ClassVar[bool] = True
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         draft = view.draft()

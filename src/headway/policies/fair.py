@@ -225,6 +225,11 @@ class Drf:
     params: FairParams
     name: str = "drf"
 
+    @property
+    def strict(self) -> bool:
+        """Whether a job that does not fit holds up those behind it."""
+        return not self.params.preempt and self.params.unfit == "block"
+
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         return decide_fairly(view, self.params.over, 3, self.params)
 
@@ -243,6 +248,11 @@ class BorgFair:
 
     params: BorgFairParams
     name: str = "borg-fair"
+
+    @property
+    def strict(self) -> bool:
+        """Whether a job that does not fit holds up those behind it."""
+        return not self.params.preempt and self.params.unfit == "block"
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         return decide_fairly(view, self.params.over, 1, self.params)

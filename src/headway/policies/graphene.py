@@ -149,6 +149,11 @@ class Graphene:
         p = self.params
         object.__setattr__(self, "weights", np.array([p.jct, p.pack, p.fair]))
 
+    @property
+    def strict(self) -> bool:
+        """Whether a job that does not fit holds up those behind it."""
+        return not self.params.preempt and self.params.unfit == "block"
+
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()

@@ -72,6 +72,11 @@ class Sjf:
     params: SjfParams
     name: str = "sjf"
 
+    @property
+    def strict(self) -> bool:
+        """Whether a job that does not fit holds up those behind it."""
+        return self.params.unfit == "block"
+
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()
@@ -121,6 +126,11 @@ class Edf:
     params: EdfParams
     name: str = "edf"
 
+    @property
+    def strict(self) -> bool:
+        """Whether a job that does not fit holds up those behind it."""
+        return not self.params.preempt and self.params.unfit == "block"
+
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()
@@ -161,6 +171,11 @@ class Random:
 
     params: RandomParams
     name: str = "random"
+
+    @property
+    def strict(self) -> bool:
+        """Whether a job that does not fit holds up those behind it."""
+        return self.params.unfit == "block"
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:

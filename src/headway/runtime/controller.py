@@ -1,38 +1,33 @@
 """The live controller: state by replay of the journal, an engine that carries out, and the loop that runs rounds.
 
 Everything passes through `step`, one at a time: what engine and people have sent meanwhile is journalled as one batch,
-applied, settled; then a round is held if one is due. Nothing is done that is not in the journal yet. `decide` runs inline,
-so a policy that thinks for long holds up the loop for so long.
+applied, settled; then a round is begun if one is due. Nothing is done that is not in the journal yet. The policy thinks in a
+worker (`runtime.rounds`), so the loop goes on however long that takes.
 
 **Recovery.** Replay, a new epoch, `fence`, `snapshot`, and the difference as events. A start request that is in the journal
 but never reached the engine (the controller died between the two) is reported stopped: the job queues again, and its next
 start is a new attempt, so the lost one counts but can never run beside it. A stop request that the engine may have missed
 is sent again. The same comparison is made every `reconcile_us`, in case a report is lost.
-
-**When a round is held.** At the next multiple of the interval after something has happened, or after the policy's `wake_at`;
-at once, but at least `gap_us` after the last one, when a job is handed in or a place has become free.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, Phase, Reason
 from headway.core.errors import UserError, shown
-from headway.core.events import EventBatch, EventBuffer, concatenate
+from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec
 from headway.core.plan import Capabilities
 from headway.core.reconcile import reconcile
-from headway.core.round import Brains, next_round_us, run_round, settled
+from headway.core.round import Brains, settled
 from headway.core.state import State
 from headway.core.view import ClusterView, JobView, NodeView
 from headway.engines.base import (
@@ -57,7 +52,7 @@ from headway.runtime.journal import Journal
 from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch
 from headway.runtime.lease import FencedError
 from headway.runtime.quarantine import Quarantine
-from headway.sim.run import round_seed
+from headway.runtime.rounds import Pace, Rounds
 
 log = logging.getLogger(__name__)
 
@@ -67,20 +62,6 @@ EPOCHS_TRIED_MAX = 40
 WAIT_S_MAX = 3600.0
 LOCAL = Capabilities(fractional_gpus=False)
 """What the local engine can do: it gives each slot to one job alone."""
-_WAKES = (
-    EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
-    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED,
-)  # fmt: skip
-"""Events after which a round is held at once: a job has come, or a place may have become free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often things are done, in µs of journal time."""
-
-    interval_us: int = US
-    gap_us: int = 20_000
-    reconcile_us: int = 30 * US
 
 
 class Controller:
@@ -88,27 +69,21 @@ class Controller:
 
     def __init__(
         self, journal: Journal, engine: Engine, brains: Brains, *, pace: Pace | None = None, capabilities: Capabilities = LOCAL,
-        seed: int = 0, clock: Clock | None = None, budgets: UrgencyBudgets = UNLIMITED,
+        seed: int = 0, clock: Clock | None = None, budgets: UrgencyBudgets = UNLIMITED, worker: Executor | None = None,
     ) -> None:  # fmt: skip
-        self.journal, self.engine, self.brains, self.capabilities, self.seed = journal, engine, brains, capabilities, seed
+        self.journal, self.engine, self.brains = journal, engine, brains
         self.pace = pace or Pace()
         self.state, self.names, self.board, self.calendar = State(), Names(), Board(), Calendar()
         self.quarantine = Quarantine()
         self.epoch = 0
-        self.rounds = self.refused = 0
         self.notes: list[str] = []
         """What whoever runs the cluster should be told of this start."""
         self._clock = clock
-        fold = getattr(brains.policy, "fold", None)
-        self._fold: Callable[[object, EventBatch], object] | None = fold
-        self._memo: object = brains.policy.start() if fold else None  # type: ignore[attr-defined]
-        self._histories = Histories() if getattr(brains.policy, "asks", False) else None
-        self._since_round: list[EventBatch] = []
         self._inbox: list[EngineEvent | Submission | Cancellation] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
+        self.rounds = Rounds(brains, self.pace, capabilities, seed, self._wake.set, worker)
         self._pump: asyncio.Task[None] | None = None
         self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus, budgets=budgets)
-        self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._reconcile_us = c.NEVER
         self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing
         self.stopping = False
@@ -168,6 +143,7 @@ class Controller:
             self._pump.cancel()
             await asyncio.wait([self._pump])
         refuse(self._inbox)
+        self.rounds.close()
         await self.engine.close()
         self.journal.close()
 
@@ -179,9 +155,10 @@ class Controller:
     def _replay(self) -> None:
         """Take the lease, unless that has been done, and fold the journal."""
         self.journal.lead()
-        folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.quarantine, self._histories)
+        histories = Histories() if getattr(self.brains.policy, "asks", False) else None
+        folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.quarantine, histories)
         self.notes.extend(recover(self.journal, folded))
-        self._memo = folded.memo
+        self.rounds.start(self.state, folded.memo, histories)
         if damage := self.journal.damage:
             kept = self.journal.cut()
             self.notes.append(f"{damage}; going on from there, what is damaged is kept as {kept}")
@@ -282,18 +259,18 @@ class Controller:
 
     # -- the loop -------------------------------------------------------------------------------------------------
     async def step(self) -> int:
-        """Take in what has come, settle, and hold a round if one is due. Returns when to come back at the latest (µs)."""
+        """Take in what has come, settle, and go on with the rounds. Returns when to come back at the latest (µs)."""
         await self._take_in()
-        now = self.now_us()
-        if now >= self._reconcile_us:
+        if self.now_us() >= self._reconcile_us:
             await self._look()
+        now = self.now_us()
         self._record(self.quarantine.events(self.state, now))
         await self._carry_out(overdue(self.state, now))
         await self._settle()
-        if self._due_us() <= self.now_us() and not self._waits():
-            await self._round()
+        if not self._waits():
+            await self._round(due=self.rounds.due_us())
         return min(
-            c.NEVER if self._waits() else self._due_us(),
+            c.NEVER if self._waits() else self.rounds.due_us(),
             self._reconcile_us,
             next_overdue_us(self.state),
             self.quarantine.next_us(),
@@ -302,13 +279,6 @@ class Controller:
     def _waits(self) -> bool:
         """Whether nothing is started yet because of what runs and is not known: it has places that seem free."""
         return self._strange_us <= self.now_us() < self._strange_us + STRANGE_WAIT_US
-
-    def _due_us(self) -> int:
-        """When the next round is due."""
-        due = next_round_us(self.pace.interval_us, self._last_us, self._event_us, self._wake_us)
-        if self._trigger_us < c.NEVER:
-            due = min(due, max(self._trigger_us, self._last_us + self.pace.gap_us))
-        return due
 
     def _record(self, batch: EventBatch, *, own: bool = False) -> None:
         """Journal first, then apply. What a round itself asks for (`own`) makes no other round due."""
@@ -320,38 +290,21 @@ class Controller:
         self.board.fold(batch, self.state)
         note_anchors(self.calendar, batch)
         self.quarantine.fold(batch)
-        if self._histories:
-            self._histories.update(batch)
-        if self._fold:
-            self._since_round.append(batch)
-        if not own:
-            now = int(batch.records[-1, c.E_T])
-            self._event_us = min(self._event_us, now)
-            if np.isin(batch.records[:, c.E_KIND], _WAKES).any():
-                self._trigger_us = min(self._trigger_us, now)
+        self.rounds.note(batch, own=own)
         self._tell()
 
-    async def _round(self) -> None:
-        now = self.now_us()
-        if self._fold and self._since_round:
-            self._memo = self._fold(self._memo, concatenate(self._since_round))
-            self._since_round.clear()
-        result = run_round(
-            self.state, self.brains, self._memo, now, seed=round_seed(self.seed, now), capabilities=self.capabilities
-        )
-        self.rounds += 1
-        self._last_us, self._wake_us = now, result.wake_at_us
-        self._event_us = self._trigger_us = c.NEVER
-        if result.violation:
-            self.refused += 1
-            log.warning("the plan of %s was refused: %s", self.brains.policy.name, result.violation.sentence)
-        await self._carry_out(_owned(result.events))
-        if result.requests and self._histories is None:
-            log.warning("%s requests estimates and does not say so (asks = True): no answer", self.brains.policy.name)
-        elif result.requests and self._histories is not None:
-            # Fits take long: a worker makes them, and meanwhile nothing but this loop changes the state.
-            answer = await asyncio.to_thread(self._histories.answer, self.state, result.requests, now)
-            self._record(answer, own=True)
+    async def _round(self, due: int = 0) -> None:
+        """Begin a round if one is due, and do what has come of those that have begun."""
+        rounds = self.rounds
+        result = None
+        if not rounds.busy and due <= self.now_us():
+            result = await rounds.begin(self.state, self.now_us())
+        result = result or rounds.concluded(self.state, self.now_us())
+        if result is not None:
+            await self._carry_out(_owned(result.events))
+            await rounds.ask(result.requests, self.now_us())
+        self._record(rounds.answers(self.state, self.now_us()), own=True)
+        await self._carry_out(_owned(rounds.spare(self.state, self.now_us())))
 
     async def _settle(self) -> None:
         await self._carry_out(_owned(settled(self.state, self.now_us())))

@@ -7,6 +7,7 @@ import io
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,10 @@ from headway.core.policy import Policy
 from headway.core.round import Brains
 from headway.engines.base import EngineError
 from headway.policies.registry import choose
-from headway.runtime.controller import Controller, Pace
+from headway.runtime.controller import Controller
 from headway.runtime.journal import Damage, Journal, JournalError, SnapshotRow
 from headway.runtime.lease import FencedError
+from headway.runtime.rounds import Pace
 from headway.testing.live_scenarios import Death
 from headway.testing.simulated import Died, SimulatedEngine
 from headway.testing.virtual import Gate, pausable
@@ -26,7 +28,7 @@ from headway.testing.virtual import Gate, pausable
 if TYPE_CHECKING:
     from headway.testing.live_run import LiveRun
 
-PACE = Pace()
+PACE = Pace(think_us_max=25_000_000)
 
 
 @cache
@@ -93,7 +95,8 @@ class Process:
         journal = run.journal(self._at)
         keep = _policy("fifo-backfill")
         brains = Brains(_policy(run.scenario.policy), keep, keep)
-        self.controller = Controller(journal, self.engine, brains, pace=PACE, seed=run.scenario.seed)
+        pace = replace(PACE, meanwhile=run.scenario.meanwhile)
+        self.controller = Controller(journal, self.engine, brains, pace=pace, seed=run.scenario.seed)
         self.task = asyncio.create_task(pausable(self._main(), self.gate), name=f"controller-{number}")
         if not death.where and death.after_s:
             asyncio.get_running_loop().call_later(death.after_s, self._die_of_time)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from headway.core.model import Checkpoint, GpuDemand, JobSpec, Parallelism, Resources
 from headway.engines.base import NodeInfo
+from headway.runtime.rounds import Meanwhile
 from headway.testing.script import Script
 
 POLICIES = (
@@ -82,6 +83,7 @@ class LiveScenario:
     call_s: float = 0.0
     broken: float = 0.0
     think_s: float = 0.0
+    meanwhile: Meanwhile | None = None
     presume_s: float = float("inf")
     wall_steps: tuple[tuple[float, float], ...] = ()
     """At so many seconds, the wall clock jumps by so many."""
@@ -94,7 +96,7 @@ class LiveScenario:
         reports = f"reports lost {self.lost:g}, repeated {self.repeated:g}, late {self.late_s:g} s"
         return (
             f"seed {self.seed}: {len(self.jobs)} jobs on {size} GPUs under {self.policy}; {faults}; {reports}; "
-            f"calls {self.call_s:g} s, broken {self.broken:g}; thinks {self.think_s:g} s"
+            f"calls {self.call_s:g} s, broken {self.broken:g}; thinks {self.think_s:g} s, meanwhile {self.meanwhile or 'its own'}"
         )
 
 
@@ -202,4 +204,8 @@ def live_scenario(seed: int, policy: str = "", policies: Sequence[str] = POLICIE
         wall_steps=tuple((r.uniform(0, 60), r.choice([-86400.0, -30.0, 3600.0, 1e8])) for _ in range(r.choice([0, 1, 2]))),
         reboots=r.random() < 0.2,
     )
+    slow = random.Random(f"slow {seed}")  # A stream of its own: what else a seed stands for stays as it is.
+    if slow.random() < 0.4:
+        think_s = slow.choice([0.2, 3.0, 10.0, 60.0])
+        scenario = replace(scenario, think_s=think_s, meanwhile=slow.choice([None, None, *Meanwhile]))
     return replace(scenario, deaths=(), pauses=(), node_faults=()) if calm else scenario

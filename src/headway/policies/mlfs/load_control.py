@@ -94,6 +94,11 @@ class LoadControl:
     def name(self) -> str:
         return f"{self.inner.name}+mlf-c"
 
+    @property
+    def strict(self) -> bool:
+        """As the other policy."""
+        return getattr(self.inner, "strict", False)
+
     def decide(self, view: ClusterView, memo: Memo) -> Plan:
         plan = self.inner.decide(view, memo)
         st = view.state
