@@ -222,6 +222,7 @@ def _progress_bar() -> Iterator[Callable[[str], Callable[[float], None]] | None]
 # -- the way in -----------------------------------------------------------------------------------------------------
 if find_spec("headway.cli_live") is not None:
     import_module("headway.cli_live").register(app)
+import_module("headway.cli_operate").register(app)
 import_module("headway.cli_journal").register(app)
 import_module("headway.cli_report").register(app, _progress_bar)
 import_module("headway.cli_advise").register(app)

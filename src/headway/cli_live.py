@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,37 +62,42 @@ def register(app: typer.Typer) -> None:
 
 # -- up -------------------------------------------------------------------------------------------------------------
 def up(
+    config: Annotated[
+        Path | None, typer.Option(help="Settings; default: headway.toml in HEADWAY_HOME, if there is one.", metavar="FILE")
+    ] = None,
     nodes: Annotated[
-        str,
+        str | None,
         typer.Option(help="Nodes on this machine and the slots of each; default: one, with all GPUs.", metavar="NODESxSLOTS"),
-    ] = "",
+    ] = None,
     slots: Annotated[
-        int, typer.Option(min=0, help="Slots that stand for GPUs; default where there are none: one a core.", metavar="N")
-    ] = 0,
+        int | None, typer.Option(min=0, help="Slots that stand for GPUs; default where there are none: one a core.", metavar="N")
+    ] = None,
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="NAME[:key=value,…], as `headway policies` lists.", metavar="P")
-    ] = "fifo",
-    port: Annotated[int, typer.Option(help="Where the API listens on 127.0.0.1; 0: a free port.")] = 0,
-    round_: Annotated[str, typer.Option("--round", help="Interval of rounds.", metavar="TIME")] = "1",
+        str | None,
+        typer.Option("--policy", "-p", help="NAME[:key=value,…], as `headway policies` lists; default: fifo.", metavar="P"),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Where the API listens on 127.0.0.1; default: a free port.")] = None,
+    round_: Annotated[str | None, typer.Option("--round", help="Interval of rounds; default: 1s.", metavar="TIME")] = None,
     journal: Annotated[
-        str,
+        str | None,
         typer.Option(
             envvar="HEADWAY_JOURNAL",
             help="A PostgreSQL database for the journal; default: a file in HEADWAY_HOME.",
             metavar="postgresql://…",
             show_envvar=False,
         ),
-    ] = "",
+    ] = None,
     standby: Annotated[bool, typer.Option("--standby", help="Wait until no other controller lives, then take over.")] = False,
     lease: Annotated[
-        str, typer.Option(help="How long a controller may be silent before a standby takes over.", metavar="TIME")
-    ] = "4s",
+        str | None,
+        typer.Option(help="How long a controller may be silent before a standby takes over; default: 4s.", metavar="TIME"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a controller on this machine and run jobs until Ctrl-C.
 
     Its state is in HEADWAY_HOME (default ~/.local/share/headway). Jobs outlive it: when it is started again, it goes on
-    with them.
+    with them. Options stand above the settings of the file.
     """
     import asyncio
 
@@ -102,8 +108,8 @@ def up(
 
     logging.basicConfig(format="headway: %(message)s", level=logging.WARNING, stream=sys.stderr)
     request = UpRequest(
-        home=find_home(os.environ), nodes=nodes, slots=slots, policy=policy, port=port, round=round_, journal=journal,
-        standby=standby, lease=lease,
+        home=find_home(os.environ), config=config, nodes=nodes, slots=slots, policy=policy, port=port, round=round_,
+        journal=journal, standby=standby, lease=lease,
     )  # fmt: skip
     prepared = prepare(request)
     if sys.stderr.isatty() and compiles_first():

@@ -12,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from headway.api.server import BODY_BYTES_MAX, ApiServer, make_app
+from headway.api.server import ApiServer, make_app
 from headway.core.errors import UserError
 from headway.core.model import to_json
 from headway.runtime.budgets import UrgencyBudgets
+from headway.runtime.settings import BODY_BYTES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -172,7 +173,7 @@ async def test_the_list_and_its_filters(api: Api) -> None:
             "resources.gpu",
         ),
         (b'{"schema": 1, "name": "x", "run": "true", "workdir": "/", "parallelism": {"data": 100000}}', 422, "parallelism"),
-        (b'"' + b"x" * BODY_BYTES_MAX + b'"', 413, "at most"),
+        (b'"' + b"x" * BODY_BYTES + b'"', 413, "at most"),
     ],
 )
 async def test_what_is_no_job_is_refused_in_one_sentence(body: bytes, status: int, text: str, api: Api) -> None:
@@ -234,6 +235,9 @@ async def test_the_interface_describes_itself(api: Api) -> None:
         "/v1/jobs/{job_id}/cancel",
         "/v1/jobs/{job_id}/logs",
         "/v1/nodes",
+        "/v1/nodes/{node}/drain",
+        "/v1/nodes/{node}/undrain",
+        "/v1/reload",
         "/healthz",
     } == set(described["paths"])
     json.dumps(described, allow_nan=False)
@@ -253,3 +257,18 @@ async def test_it_listens_on_loopback_alone_and_a_taken_port_is_said(api: Api) -
             await other.start()
     finally:
         await server.close()
+
+
+async def test_nodes_are_drained_and_given_back(api: Api) -> None:
+    answer = await api.client.post("/v1/nodes/n1/drain", params={"reason": "new fans"})
+    assert (answer.status_code, answer.json()["state"], answer.json()["reasons"]) == (200, "draining", ["drained: new fans"])
+    nodes = (await api.client.get("/v1/nodes")).json()["nodes"]
+    assert [(node["node"], node["reasons"]) for node in nodes] == [("n0", []), ("n1", ["drained: new fans"])]
+    answer = await api.client.post("/v1/nodes/n1/undrain")
+    assert (answer.json()["state"], answer.json()["reasons"]) == ("up", [])
+    assert is_problem(await api.client.post("/v1/nodes/n9/drain"), 404, 'there is no node "n9"')
+    assert is_problem(await api.client.post("/v1/nodes/n1/drain", params={"reason": "x" * 300}), 422, "reason: expected one line")
+
+
+async def test_a_controller_without_settings_has_none_to_reload(api: Api) -> None:
+    assert is_problem(await api.client.post("/v1/reload"), 422, "no settings to reload")

@@ -55,8 +55,8 @@ async def test_a_job_that_fills_the_disk_ends_and_its_end_is_not_lost(world: Loc
     await bench.engine.launch(filler)
     assert await bench.event(Exited, filler) == Exited(filler.job, 1, 5, None, False, "")
     node = filler.tasks[0].node
-    await bench.until(lambda: any(isinstance(event, NodeHealth) and event.node == node for event in bench.seen))
-    sick = next(event for event in bench.seen if isinstance(event, NodeHealth))
+    await bench.until(lambda: any(isinstance(event, NodeHealth) and event.problem for event in bench.seen))
+    sick = next(event for event in bench.seen if isinstance(event, NodeHealth) and event.problem)
     assert sick.problem == "the disk of the state directory is full (0 MiB left)"
     bench.run.open(gate)
     assert await bench.event(Exited, beside) == Exited(beside.job, 1, 3, None, False, "")
@@ -65,7 +65,7 @@ async def test_a_job_that_fills_the_disk_ends_and_its_end_is_not_lost(world: Loc
         await bench.launch(bench.run.succeed)
     bench.engine.log_path(filler.job, 1, 0).unlink()
     (small_disk / "rest").unlink()
-    await bench.until(lambda: NodeHealth(node, "") in bench.seen)
+    await bench.until(lambda: [e for e in bench.seen if isinstance(e, NodeHealth)][-1] == NodeHealth(node, ""))
     await bench.finish(filler)
     await bench.finish(beside)
     await bench.close()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headway.api.serve import share_gpus
 from headway.core.errors import UserError
 from headway.engines.nodes import kind_of
 from headway.engines.nvml import GPU_IS_LOST, Gpu, GpuUse, Nvml, NvmlError, find_gpus
 from headway.engines.usage import Sampler
+from headway.runtime.machine import share_gpus
 
 LIBRARY = r"""
 #include <stdio.h>

@@ -155,7 +155,7 @@ def an_id_may_come_again(patch: Patch) -> None:
 
 
 def a_report_about_a_node_counts_for_ever(patch: Patch) -> None:
-    patch(controller_module, "reach_events", lambda state, nodes, now: EMPTY)
+    patch(controller_module, "reach_events", lambda state, nodes, now, drains: EMPTY)
 
 
 def a_stop_is_asked_for_once(patch: Patch) -> None:

@@ -31,6 +31,7 @@ from headway.core.model import (
 from headway.core.state import State
 from headway.engines.base import NodeInfo
 from headway.runtime.admit import Names, details, spec_columns, too_large
+from headway.runtime.drains import Drains
 from headway.runtime.inventory import inventory_events
 
 CLUSTER = (NodeInfo("n0", 4, "a100", 16_000, 64 * 10**9), NodeInfo("n1", 8, "v100", 32_000, 128 * 10**9))
@@ -38,7 +39,7 @@ CLUSTER = (NodeInfo("n0", 4, "a100", 16_000, 64 * 10**9), NodeInfo("n1", 8, "v10
 
 def state_of(nodes: tuple[NodeInfo, ...] = CLUSTER) -> tuple[State, Names]:
     state, names = State(), Names()
-    batch = inventory_events(state, nodes, 0)
+    batch = inventory_events(state, nodes, 0, Drains())
     state.apply(batch)
     names.learn(batch)
     return state, names
@@ -259,15 +260,15 @@ def test_ids_are_counted_for_each_name() -> None:
 
 def test_nodes_come_go_and_change() -> None:
     state, _ = state_of()
-    assert len(inventory_events(state, CLUSTER, 0)) == 0
-    state.apply(inventory_events(state, CLUSTER[:1], 1))
+    assert len(inventory_events(state, CLUSTER, 0, Drains())) == 0
+    state.apply(inventory_events(state, CLUSTER[:1], 1, Drains()))
     assert [int(p) for p in state.N[c.N_PHASE]] == [0, 2]
     grown = (replace(CLUSTER[0], gpus=6), CLUSTER[1], NodeInfo("n2", 1, "t4", 1000, 10**9))
-    state.apply(inventory_events(state, grown, 2))
+    state.apply(inventory_events(state, grown, 2, Drains()))
     assert state.N[c.N_GPUS].tolist() == [6, 8, 1] and state.C[c.C_GPUS_UP] == 15 and state.C[c.C_KINDS] == 3
     assert state.N[c.N_PHASE].tolist() == [0, 0, 0]
     memory_changed = (replace(grown[0], memory_bytes=1), *grown[1:])
-    assert len(inventory_events(state, memory_changed, 3)) == 0
+    assert len(inventory_events(state, memory_changed, 3, Drains())) == 0
 
 
 def test_a_node_with_jobs_on_it_does_not_change() -> None:
@@ -276,6 +277,6 @@ def test_a_node_with_jobs_on_it_does_not_change() -> None:
     out.add(1, EventKind.START_REQUESTED, 1, 1, b=1, payload=(0, 1, 1000))
     state.apply(out.take())
     with pytest.raises(UserError, match="node n0: jobs are on it with 4 slots, not 5"):
-        inventory_events(state, (replace(CLUSTER[0], gpus=5), CLUSTER[1]), 2)
-    state.apply(inventory_events(state, CLUSTER[1:], 2))
+        inventory_events(state, (replace(CLUSTER[0], gpus=5), CLUSTER[1]), 2, Drains())
+    state.apply(inventory_events(state, CLUSTER[1:], 2, Drains()))
     assert state.J[c.J_MUST_STOP, 0] == Reason.NODE_LOST

@@ -19,6 +19,7 @@ from headway.engines.base import NodeInfo
 from headway.runtime.admit import Names
 from headway.runtime.board import Board
 from headway.runtime.budgets import UrgencyBudgets
+from headway.runtime.drains import Drains
 from headway.runtime.intake import ConflictError, Intake, Submission
 from headway.runtime.inventory import inventory_events
 
@@ -137,10 +138,10 @@ async def test_it_is_in_the_journal_and_budgets_of_today_change_nothing_of_yeste
 def test_the_points_of_live_jobs_never_exceed_the_budget_and_none_is_wasted(budget: int, asked: list[int]) -> None:
     """Against the rule in plain words: each job in turn takes what it wants of what is left."""
     state, names = State(), Names()
-    batch = inventory_events(state, (NodeInfo("n0", 64, "gpu", 10**6, 10**12),), 0)
+    batch = inventory_events(state, (NodeInfo("n0", 64, "gpu", 10**6, 10**12),), 0, Drains())
     state.apply(batch)
     names.learn(batch)
-    intake = Intake(state, names, Board(), False, here=(0,), budgets=UrgencyBudgets({"ann": budget}))
+    intake = Intake(state, names, Board(), Drains(), False, here=(0,), budgets=UrgencyBudgets({"ann": budget}))
     half = len(asked) // 2
 
     async def take() -> None:

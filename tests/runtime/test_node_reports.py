@@ -71,15 +71,6 @@ async def test_a_sick_node_takes_no_jobs_and_keeps_those_it_has(world: World) ->
     assert second.phase == Phase.COMPLETED and second.nodes == ("n1",)
 
 
-async def test_a_node_that_was_drained_by_people_stays_so(world: World) -> None:
-    await world.start()
-    out = EventBuffer()
-    out.add(world.controller.now_us(), EventKind.NODE_DRAINING, 1)
-    world.controller._record(out.take())
-    await tell(world, NodeHealth("n1", "the disk is full"), NodeHealth("n1", ""))
-    assert world.controller.state.N[c.N_PHASE, 1] == NodePhase.DRAINING
-
-
 def test_a_lost_node_is_no_failure_of_the_job() -> None:
     out = EventBuffer()
     add_end(out, 7, Exited(1, 2, 137, 9, False, NODE_LOST), int(Reason.NONE))

@@ -81,12 +81,21 @@ class NodeOut(BaseModel):
     gpus: int
     gpus_free: int = Field(description="that no job is to have")
     gpus_held: int = Field(description="on which processes run")
+    reasons: list[str] = Field(description="why it takes no jobs: drained, sick, quarantine; each with its why")
 
 
 class NodeList(BaseModel):
     """All nodes of the engine."""
 
     nodes: list[NodeOut]
+
+
+class Reload(BaseModel):
+    """What a reload of the settings has done."""
+
+    file: str = Field(description="empty: there is none")
+    changed: list[str] = Field(description="keys that are in force now")
+    restart: list[str] = Field(description="keys that take effect at the next start")
 
 
 class Health(BaseModel):
@@ -148,6 +157,14 @@ def _observed(value: int | None, scale: int) -> float | None:
     return None if value is None or value == c.NOTHING else value / scale
 
 
-def node_out(node: NodeView) -> NodeOut:
+def node_out(controller: Controller, node: NodeView) -> NodeOut:
     state = {NodePhase.UP: "up", NodePhase.DRAINING: "draining", NodePhase.DOWN: "down"}[node.phase]
-    return NodeOut(node=node.name, state=state, gpu_kind=node.kind, gpus=node.gpus, gpus_free=node.free, gpus_held=node.held)
+    return NodeOut(
+        node=node.name,
+        state=state,
+        gpu_kind=node.kind,
+        gpus=node.gpus,
+        gpus_free=node.free,
+        gpus_held=node.held,
+        reasons=controller.drains.reasons(node.number),
+    )

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from headway import __version__
 from headway.api.server import ApiServer
-from headway.core import units
-from headway.core.columns import GPUS_PER_NODE_MAX
-from headway.core.errors import UserError, shown
+from headway.app.operate import Given, Reloader
+from headway.core.errors import UserError
 from headway.core.round import Brains
 from headway.engines.base import EngineError
 from headway.engines.local import LocalEngine
@@ -28,12 +25,15 @@ from headway.runtime.journal import Journal, JournalError
 from headway.runtime.journal_db import Where, parse_where
 from headway.runtime.keeper import Keeper
 from headway.runtime.lease import Beater, Candidate, FencedError, Holder, Times, parse_lease
+from headway.runtime.machine import share_gpus
+from headway.runtime.rights import Identity
 from headway.runtime.rounds import Pace
+from headway.runtime.settings import ClusterSettings, Settings, choose_policy, parse_round_us
 
-NODES_MAX = 1024
 KEEP = FALLBACK = "fifo-backfill"
 """Who decides a round whose plan was refused, and after three refusals in a row."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ROUND, LEASE = "1", "4s"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +42,20 @@ class UpRequest:
 
     `nodes`: NODESxSLOTS; empty: one node with this machine's GPUs, or with `slots`. Slots are GPUs where the machine has them,
     unless `slots` is given: then they stand for GPUs. `journal`: the address of a database; empty: the file in the home.
-    `standby`: wait until the lease is free, for which it must stand still for `lease`.
+    `standby`: wait until the lease is free, for which it must stand still for `lease`. What is None stands in the settings
+    (`config`; by default `headway.toml` in the home, if there is one), or is the default.
     """
 
     home: Home
-    nodes: str = ""
-    slots: int = 0
-    policy: str = "fifo"
-    port: int = 0
-    round: str = "1"
-    journal: str = ""
+    config: Path | None = None
+    nodes: str | None = None
+    slots: int | None = None
+    policy: str | None = None
+    port: int | None = None
+    round: str | None = None
+    journal: str | None = None
     standby: bool = False
-    lease: str = "4s"
+    lease: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,41 +93,6 @@ class Ready:
         }
 
 
-def parse_nodes(text: str, slots: int = 0) -> dict[str, int]:
-    """Names and slots of the nodes of NODESxSLOTS; of one node, without it. `UserError` for anything else."""
-    if not 0 <= slots <= GPUS_PER_NODE_MAX:
-        raise UserError(f"expected 1 to {GPUS_PER_NODE_MAX} slots, got {slots}", key="slots")
-    if not text:
-        return {"n0": slots or min(len(os.sched_getaffinity(0)), GPUS_PER_NODE_MAX)}
-    match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", text)
-    if match is None:
-        raise UserError(f"expected NODESxSLOTS such as 2x4, got {shown(text)}", key="nodes")
-    nodes, each = int(match[1]), int(match[2])
-    if not 1 <= nodes <= NODES_MAX or not 1 <= each <= GPUS_PER_NODE_MAX:
-        raise UserError(f"expected 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} slots, got {shown(text)}", key="nodes")
-    if slots not in (0, each):
-        raise UserError(f"{shown(text)} has {each} slots a node, --slots says {slots}", key="nodes")
-    return {f"n{i}": each for i in range(nodes)}
-
-
-def share_gpus(text: str, slots: int, uuids: Sequence[str]) -> tuple[dict[str, int], dict[str, tuple[str, ...]]]:
-    """Slots and GPUs of each node: the machine's GPUs in order, if it has any and no slots are asked for.
-
-    Raises:
-        UserError: more are asked for than there are.
-    """
-    if slots or not uuids:
-        return parse_nodes(text, slots), {}
-    nodes = parse_nodes(text) if text else {"n0": min(len(uuids), GPUS_PER_NODE_MAX)}
-    if sum(nodes.values()) > len(uuids):
-        raise UserError(
-            f"{shown(text)} wants {sum(nodes.values())} GPUs, this machine has {len(uuids)}; with --slots they need not be real",
-            key="nodes",
-        )
-    rest = iter(uuids)
-    return nodes, {node: tuple(islice(rest, count)) for node, count in nodes.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A request that has been read and checked."""
@@ -140,24 +107,40 @@ class Prepared:
     journal: Where
     standby: bool
     times: Times
+    given: Given
+    settings: Settings
 
 
 def prepare(request: UpRequest) -> Prepared:
     """Read and check what a request says. Nothing has started and nothing is written when this raises `UserError`."""
-    nodes, devices = share_gpus(request.nodes, request.slots, [gpu.uuid for gpu in find_gpus()])
-    chosen = choose(request.policy.strip())
-    if chosen.oracle:
-        raise UserError("knows the true durations of jobs: it is for simulation only", key=f"policy {chosen.spec}")
-    if not 0 <= request.port <= 65_535:
-        raise UserError(f"expected a port from 0 to 65535, got {request.port}", key="port")
-    interval_us = _interval_us(request.round)
-    journal = parse_where(request.journal) if request.journal else request.home.journal
-    times = parse_lease(request.lease)
-    return Prepared(request.home, nodes, devices, chosen, request.port, interval_us, journal, request.standby, times)
+    options = ClusterSettings(
+        nodes=request.nodes or None,
+        slots=request.slots or None,
+        journal=request.journal or None,
+        lease=request.lease,
+        port=request.port,
+        round=request.round,
+    )
+    given = Given(home=request.home, file=request.config, options=options, policy=request.policy)
+    settings = given.load()
+    cluster = settings.cluster
+    nodes, devices = share_gpus(cluster.nodes or "", cluster.slots or 0, [gpu.uuid for gpu in find_gpus()])
+    chosen = choose_policy(settings.policy)
+    port = cluster.port or 0
+    if not 0 <= port <= 65_535:
+        raise UserError(f"expected a port from 0 to 65535, got {port}", key="port")
+    interval_us = parse_round_us(cluster.round or ROUND)
+    journal = parse_where(cluster.journal) if cluster.journal else request.home.journal
+    times = parse_lease(cluster.lease or LEASE)
+    return Prepared(
+        request.home, nodes, devices, chosen, port, interval_us, journal, request.standby, times, given,
+        settings,
+    )  # fmt: skip
 
 
 async def serve(prepared: Prepared, on_ready: Callable[[Ready], None], on_wait: Callable[[str], None] = lambda _: None) -> int:
-    """Run a controller until SIGINT, SIGTERM or SIGHUP; returns how many jobs are live then. They go on running.
+    """Run a controller until SIGINT or SIGTERM, or until its terminal has gone; returns how many jobs are live then. They go on
+    running. On SIGHUP it reads its settings again.
 
     A standby calls `on_wait` with what it waits for, and waits.
 
@@ -170,6 +153,8 @@ async def serve(prepared: Prepared, on_ready: Callable[[Ready], None], on_wait: 
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, stopped.set)
+    has_terminal = _terminal_lives()
+    loop.add_signal_handler(signal.SIGHUP, lambda: _hung_up(has_terminal, stopped.set, lambda: None))
     with home.hold() as lock:
         journal = Journal(prepared.journal)
         try:
@@ -182,17 +167,22 @@ async def serve(prepared: Prepared, on_ready: Callable[[Ready], None], on_wait: 
             return await _lead(prepared, journal, on_ready)
         finally:
             journal.close()
-            for number in _SIGNALS:
+            for number in (*_SIGNALS, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
 
 async def _lead(prepared: Prepared, journal: Journal, on_ready: Callable[[Ready], None]) -> int:
     """Be the controller of a journal whose lease is held; returns how many jobs are live at the end."""
     home, loop = prepared.home, asyncio.get_running_loop()
-    engine = LocalEngine(home.engine_dir, prepared.nodes, devices=prepared.devices, home=home.root)
-    brains = Brains(prepared.chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
-    pace = Pace(interval_us=prepared.interval_us)
-    controller = Controller(journal, engine, brains, pace=pace, capabilities=engine.capabilities())
+    own = prepared.settings.engine
+    engine = LocalEngine(
+        home.engine_dir, prepared.nodes, devices=prepared.devices, home=home.root, silent_s=own.silent_s,
+        cpus_milli=own.cpus_milli, memory_bytes=own.memory_bytes,
+    )  # fmt: skip
+    controller = Controller(
+        journal, engine, _brains(prepared.chosen), pace=Pace(interval_us=prepared.interval_us),
+        capabilities=engine.capabilities(), settings=prepared.settings, identity=Identity.here(),
+    )  # fmt: skip
 
     def lost(why: str) -> None:
         loop.call_soon_threadsafe(controller.lose, why)
@@ -208,17 +198,57 @@ async def _lead(prepared: Prepared, journal: Journal, on_ready: Callable[[Ready]
         await controller.close()
 
 
+def _brains(chosen: Chosen) -> Brains:
+    return Brains(chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
+
+
+def _terminal_lives() -> bool:
+    """Whether this process has a terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _hung_up(has_terminal: bool, stop: Callable[[], object], reload: Callable[[], object]) -> None:
+    """SIGHUP: the terminal has been closed, or somebody wants the settings read again."""
+    if has_terminal and not _terminal_lives():
+        stop()
+    else:
+        reload()
+
+
 async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine, on_ready: Callable[[Ready], None]) -> int:
     home = prepared.home
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, controller.stop)
-    server, keeper = None, None
+    server = None
+    keeper = Keeper(controller.journal, prepared.chosen.policy)
+    reloads: set[asyncio.Task[None]] = set()
+
+    async def adopted(chosen: Chosen) -> None:
+        """Snapshots hold the memo of the policy that decides."""
+        nonlocal keeper
+        await asyncio.to_thread(keeper.stop)
+        keeper = Keeper(controller.journal, chosen.policy)
+        keeper.start()
+
+    reloader = Reloader(controller, prepared.given, prepared.settings, _brains, adopted)
+
+    def reload() -> None:
+        task = asyncio.create_task(reloader.on_signal(), name="headway-reload")
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
     try:
         await controller.start()
         keeper = Keeper(controller.journal, prepared.chosen.policy)
         keeper.start()
-        server = ApiServer(controller, home.token(), prepared.port)
+        has_terminal = _terminal_lives()
+        loop.add_signal_handler(signal.SIGHUP, lambda: _hung_up(has_terminal, controller.stop, reload))
+        server = ApiServer(controller, home.token(), prepared.port, reloader)
         await server.start()
         ready = Ready(
             server.url,
@@ -234,6 +264,8 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         )
         home.publish(ready.to_json())
         on_ready(ready)
+        if prepared.standby:
+            reload()  # the file may have changed while this one waited
         await controller.run()
         return len(controller.state.live_rows())
     finally:
@@ -241,15 +273,4 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         if server is not None:
             home.retract()
             await server.close()
-        if keeper is not None:
-            keeper.stop()
-
-
-def _interval_us(text: str) -> int:
-    try:
-        interval_us = units.parse_duration(text)
-    except ValueError as error:
-        raise UserError(str(error), key="round") from None
-    if not 10_000 <= interval_us <= 3_600_000_000:
-        raise UserError(f"expected an interval from 10ms to 1h, got {shown(text)}", key="round")
-    return interval_us
+        keeper.stop()

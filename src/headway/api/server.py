@@ -25,7 +25,21 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway import __version__
-from headway.api.schemas import Health, JobDetail, JobList, JobOut, NodeList, Problem, Submitted, job_fields, node_out
+from headway.api.schemas import (
+    Health,
+    JobDetail,
+    JobList,
+    JobOut,
+    NodeList,
+    NodeOut,
+    Problem,
+    Reload,
+    Submitted,
+    job_fields,
+    node_out,
+)
+from headway.app import operate
+from headway.app.operate import NoSuchNodeError, Reloader
 from headway.core.columns import Phase
 from headway.core.errors import UserError, did_you_mean, one_line, shown
 from headway.core.model import JobSpec, from_json, validate
@@ -35,7 +49,6 @@ from headway.runtime.intake import ConflictError, NoSuchJobError
 
 log = logging.getLogger(__name__)
 
-BODY_BYTES_MAX = 1_000_000
 LIST_MAX = 10_000
 CHUNK_BYTES = 1 << 16
 LOOK_S = 0.1
@@ -54,11 +67,16 @@ def problem(status: int, detail: str) -> JSONResponse:
     return JSONResponse(body, status, media_type="application/problem+json")
 
 
-class Guard:
-    """Lets through only requests with the token, and bodies of at most `BODY_BYTES_MAX` bytes."""
+def body_bytes_max(controller: Controller) -> int:
+    """How many bytes a request's body may have."""
+    return controller.intake.settings.limits.body_bytes
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.token = app, token.encode()
+
+class Guard:
+    """Lets through only requests with the token, and bodies of at most so many bytes as the settings say."""
+
+    def __init__(self, app: ASGIApp, token: str, controller: Controller) -> None:
+        self.app, self.token, self.controller = app, token.encode(), controller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] == OPEN_PATH:
@@ -72,14 +90,15 @@ class Guard:
             await answer(scope, receive, send)
             return
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > BODY_BYTES_MAX:
-            await problem(413, f"expected a body of at most {BODY_BYTES_MAX} bytes")(scope, receive, send)
+        most = body_bytes_max(self.controller)
+        if length.isdigit() and int(length) > most:
+            await problem(413, f"expected a body of at most {most} bytes")(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
 
-def make_app(controller: Controller, token: str) -> FastAPI:
-    """The API of a controller that has been started."""
+def make_app(controller: Controller, token: str, reloader: Reloader | None = None) -> FastAPI:
+    """The API of a controller that has been started. Without a `reloader`, its settings stay as they are."""
     app = FastAPI(
         title="Headway",
         version=__version__,
@@ -88,14 +107,11 @@ def make_app(controller: Controller, token: str) -> FastAPI:
         redoc_url=None,
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(Guard, token=token, controller=controller)
     _add_errors(app, controller)
     _add_jobs(app, controller)
 
-    @app.get("/v1/nodes")
-    async def nodes() -> NodeList:
-        """All nodes, and how many of their GPUs are in use."""
-        return NodeList(nodes=[node_out(node) for node in controller.nodes()])
+    _add_operation(app, controller, reloader)
 
     @app.get(OPEN_PATH)
     async def healthz() -> Health:
@@ -105,10 +121,39 @@ def make_app(controller: Controller, token: str) -> FastAPI:
     return app
 
 
+def _add_operation(app: FastAPI, controller: Controller, reloader: Reloader | None) -> None:
+    def found(name: str) -> NodeOut:
+        return next(node_out(controller, node) for node in controller.nodes() if node.name == name)
+
+    @app.get("/v1/nodes")
+    async def nodes() -> NodeList:
+        """All nodes, how many of their GPUs are in use, and why one takes no jobs."""
+        return NodeList(nodes=[node_out(controller, node) for node in controller.nodes()])
+
+    @app.post("/v1/nodes/{node}/drain", responses=_PROBLEMS)
+    async def drain(node: str, reason: Annotated[str, Query(description="why, for people")] = "") -> NodeOut:
+        """Give a node no more jobs; what runs there runs on."""
+        await operate.drain(controller, node, reason)
+        return found(node)
+
+    @app.post("/v1/nodes/{node}/undrain", responses=_PROBLEMS)
+    async def undrain(node: str) -> NodeOut:
+        """Give a drained node jobs again; it also ends a quarantine."""
+        await operate.undrain(controller, node)
+        return found(node)
+
+    @app.post("/v1/reload", responses=_PROBLEMS)
+    async def reload() -> Reload:
+        """Read the settings again; a file with a mistake changes nothing."""
+        if reloader is None:
+            raise UserError("this controller has no settings to reload")
+        return Reload(**(await reloader.reload()).to_json())
+
+
 def _add_errors(app: FastAPI, controller: Controller) -> None:
     @app.exception_handler(UserError)
     async def refused(request: Request, error: UserError) -> Response:
-        known = 404 if isinstance(error, NoSuchJobError) else 409 if isinstance(error, ConflictError) else 422
+        known = 404 if isinstance(error, (NoSuchJobError, NoSuchNodeError)) else 409 if isinstance(error, ConflictError) else 422
         return problem(503 if controller.stopping else known, str(error))
 
     @app.exception_handler(HTTPException)
@@ -126,13 +171,13 @@ def _add_errors(app: FastAPI, controller: Controller) -> None:
         return problem(500, "an error inside the controller; its log says more")
 
 
-async def _read_json(request: Request) -> Any:
-    """The body as JSON; of at most `BODY_BYTES_MAX` bytes, however it is sent."""
+async def _read_json(request: Request, most: int) -> Any:
+    """The body as JSON; of at most `most` bytes, however it is sent."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > BODY_BYTES_MAX:
-            raise HTTPException(413, f"expected a body of at most {BODY_BYTES_MAX} bytes")
+        if len(body) > most:
+            raise HTTPException(413, f"expected a body of at most {most} bytes")
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -179,7 +224,7 @@ def _add_jobs(app: FastAPI, controller: Controller) -> None:
         id: Annotated[str, Query(description="an id of one's own: the same job may be handed in again under it")] = "",
     ) -> Submitted:
         """Hand a job in. 201 when it is new, 200 when it had been handed in before; it is safe in the journal then."""
-        spec = _checked(await _read_json(request))
+        spec = _checked(await _read_json(request, body_bytes_max(controller)))
         job, created = await controller.submit(spec, id)
         response.status_code = 201 if created else 200
         fields = job_fields(controller, job)
@@ -294,7 +339,7 @@ class _Server(uvicorn.Server):
 class ApiServer:
     """The API on a loopback port, in the running event loop."""
 
-    def __init__(self, controller: Controller, token: str, port: int = 0) -> None:
+    def __init__(self, controller: Controller, token: str, port: int = 0, reloader: Reloader | None = None) -> None:
         """`UserError` if the port is taken. Port 0: one that is free."""
         # Only where the protocol is named does asyncio set TCP_NODELAY; without it each answer takes 40 ms more.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -305,7 +350,7 @@ class ApiServer:
             self._socket.close()
             raise UserError(f"can't listen on port {port}: {error.strerror or error}", key="port") from None
         config = uvicorn.Config(
-            make_app(controller, token),
+            make_app(controller, token, reloader),
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -20,6 +20,7 @@ from headway.runtime.journal import Journal
 from headway.runtime.journal_archive import DamagedArchiveError, sync_folder
 from headway.runtime.journal_copy import copy_journal, is_new, verify
 from headway.runtime.journal_db import APPLICATION_ID, Where, parse_where, reason
+from headway.runtime.settings import read_settings
 
 Json = dict[str, Any]
 OF_A_JOURNAL = ("journal.db", "journal.db-wal", "journal.db-shm", "journal.archive", "engine")
@@ -27,7 +28,9 @@ OF_A_JOURNAL = ("journal.db", "journal.db-wal", "journal.db-shm", "journal.archi
 
 
 def journal_of(home: Home, address: str) -> Where:
-    """Where the journal is: at an address of a database, or in the home."""
+    """Where the journal is: at an address of a database, where the home's settings say, or in the home."""
+    if not address and home.settings_file.exists():
+        address = read_settings(home.settings_file).cluster.journal or ""
     return parse_where(address) if address else home.journal
 
 

@@ -132,6 +132,21 @@ def nodes(client: Client) -> Json:
     return client.ask("GET", "/v1/nodes")
 
 
+def drain(client: Client, node: str, reason: str = "") -> Json:
+    """Give a node no more jobs; the node."""
+    return client.ask("POST", f"{_node_path(node)}/drain", params={"reason": reason} if reason else None)
+
+
+def undrain(client: Client, node: str) -> Json:
+    """Give a drained node jobs again; the node."""
+    return client.ask("POST", f"{_node_path(node)}/undrain")
+
+
+def reload(client: Client) -> Json:
+    """Have the controller read its settings again; what has changed."""
+    return client.ask("POST", "/v1/reload")
+
+
 def logs(
     client: Client, job_id: str, *, rank: int = 0, attempt: int = 0, offset: int = 0, follow: bool = False
 ) -> Iterator[bytes]:
@@ -163,6 +178,12 @@ def _path(job_id: str) -> str:
     if not job_id or job_id in (".", ".."):
         raise UserError(f"there is no job {shown(job_id)}")
     return f"/v1/jobs/{quote(job_id, safe='')}"
+
+
+def _node_path(node: str) -> str:
+    if not node or node in (".", ".."):
+        raise UserError(f"there is no node {shown(node)}")
+    return f"/v1/nodes/{quote(node, safe='')}"
 
 
 def _refuse(answer: httpx.Response) -> None:

@@ -20,18 +20,18 @@ from headway.core import columns as c
 from headway.core.errors import UserError
 from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the event records. A change of fields or codes raises it and adds a step to MIGRATIONS."""
 CHUNK = 4096
 MAGIC = "headway-journal"
 
 
 def _as_it_is(batch: EventBatch) -> EventBatch:
-    """The step to a version that only knows more kinds of events."""
+    """The step to a version that only knows more: kinds of events, or fields that were 0."""
     return batch
 
 
-MIGRATIONS: dict[int, Callable[[EventBatch], EventBatch]] = {1: _as_it_is}
+MIGRATIONS: dict[int, Callable[[EventBatch], EventBatch]] = {1: _as_it_is, 2: _as_it_is}
 """From version n to n + 1."""
 
 

@@ -88,6 +88,7 @@ class EventKind(IntEnum):
     NODE_DRAINING = 5
     QUEUE_SET = 6
     CLUSTER_SET = 7
+    SETTINGS_SET = 8
     # a job, from its people
     SUBMITTED = 10
     REJECTED = 11

@@ -111,7 +111,7 @@ class LocalNodes:
                     self.lost.discard(node)
                     self._tell(NodeBack(node))
             problem = str(message.get("problem", ""))
-            if problem != self.problems.get(node, ""):
+            if problem != self.problems.get(node):
                 self.problems[node] = problem
                 self._tell(NodeHealth(node, problem))
 

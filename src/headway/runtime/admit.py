@@ -65,6 +65,10 @@ class Names:
         """The number of a name, or None."""
         return self._numbers[table].get(name)
 
+    def listed(self, table: Name) -> dict[str, int]:
+        """All names of a table, with their numbers, in the order in which they came."""
+        return self._numbers[table]
+
     def next_id(self, name: str) -> str:
         """The first of NAME-1, NAME-2, … that no job has had as its id."""
         count = self._ids_given.get(name, 0) + 1

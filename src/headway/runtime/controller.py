@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -45,18 +45,23 @@ from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.budgets import UNLIMITED, UrgencyBudgets
 from headway.runtime.clock import Calendar, Clock, JournalClock
+from headway.runtime.drains import Drains
 from headway.runtime.folded import Folded, note_anchors, recover
-from headway.runtime.intake import Cancellation, Intake, NoSuchJobError, Submission, give, next_overdue_us, overdue, refuse
+from headway.runtime.inbox import OF_NODES, OF_PEOPLE, Cancellation, Change, Entry, Submission, give, refuse
+from headway.runtime.intake import Intake, NoSuchJobError, next_overdue_us, overdue
 from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
-from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch
+from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch, owned
 from headway.runtime.lease import FencedError
-from headway.runtime.quarantine import Quarantine
+from headway.runtime.rights import Identity
 from headway.runtime.rounds import Pace, Rounds
+from headway.runtime.rules import settings_events
+from headway.runtime.settings import Settings
 
 log = logging.getLogger(__name__)
 
 US = 1_000_000
+__all__ = ["Controller", "Pace"]
 SETTLES_MAX = 1000  # answers that may follow from each other at one instant before something must be going round in circles
 EPOCHS_TRIED_MAX = 40
 WAIT_S_MAX = 3600.0
@@ -70,22 +75,23 @@ class Controller:
     def __init__(
         self, journal: Journal, engine: Engine, brains: Brains, *, pace: Pace | None = None, capabilities: Capabilities = LOCAL,
         seed: int = 0, clock: Clock | None = None, budgets: UrgencyBudgets = UNLIMITED, worker: Executor | None = None,
+        settings: Settings | None = None, identity: Identity = Identity.NAMES,
     ) -> None:  # fmt: skip
         self.journal, self.engine, self.brains = journal, engine, brains
         self.pace = pace or Pace()
         self.state, self.names, self.board, self.calendar = State(), Names(), Board(), Calendar()
-        self.quarantine = Quarantine()
-        self.epoch = 0
+        self.drains = Drains()
+        self.epoch, self._settings = 0, settings
         self.notes: list[str] = []
         """What whoever runs the cluster should be told of this start."""
         self._clock = clock
-        self._inbox: list[EngineEvent | Submission | Cancellation] = []
+        self._inbox: list[Entry] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
         self.rounds = Rounds(brains, self.pace, capabilities, seed, self._wake.set, worker)
         self._pump: asyncio.Task[None] | None = None
-        self.intake = Intake(self.state, self.names, self.board, capabilities.fractional_gpus, budgets=budgets)
-        self._reconcile_us = c.NEVER
-        self._strange_us = c.NEVER  # since when attempts run of which the journal knows nothing
+        fractional = capabilities.fractional_gpus
+        self.intake = Intake(self.state, self.names, self.board, self.drains, fractional, budgets=budgets, identity=identity)
+        self._reconcile_us = self._strange_us = c.NEVER  # strange: since when attempts run of which the journal knows nothing
         self.stopping = False
 
     # -- life -----------------------------------------------------------------------------------------------------
@@ -102,9 +108,12 @@ class Controller:
         await self.engine.start()
         await self._take_over()
         nodes = await self.engine.inventory()
-        self._record(inventory_events(self.state, nodes, self.now_us()))
+        self._record(inventory_events(self.state, nodes, self.now_us(), self.drains))
         numbers = {name: number for number, name in self.state.names[Name.NODE].items()}
         self.intake.here = tuple(numbers[node.name] for node in nodes)
+        if self._settings is not None:
+            self.intake.obey(self._settings)
+            self._record(settings_events(self.state, self.names, self._settings, self.now_us()))
         self._pump = asyncio.create_task(self._listen(self.engine.events()), name="headway-engine-events")
         self._pump.add_done_callback(lambda _: self._wake.set())
         await self._reconcile()
@@ -156,7 +165,7 @@ class Controller:
         """Take the lease, unless that has been done, and fold the journal."""
         self.journal.lead()
         histories = Histories() if getattr(self.brains.policy, "asks", False) else None
-        folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.quarantine, histories)
+        folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.drains, histories)
         self.notes.extend(recover(self.journal, folded))
         self.rounds.start(self.state, folded.memo, histories)
         if damage := self.journal.damage:
@@ -215,7 +224,18 @@ class Controller:
         self._ask(Cancellation(job.number, answer))
         return await answer
 
-    def _ask(self, entry: Submission | Cancellation) -> None:
+    async def change(self, make: Callable[[int], EventBatch]) -> None:
+        """Journal and apply the events that `make` gives for the journal time. What `make` refuses is raised: nothing is done."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ask(Change(make, answer))
+        await answer
+
+    def adopt(self, brains: Brains, memo: object, histories: Histories | None) -> None:
+        """Decide by another policy from the next round on; its memo and histories are those of the whole journal."""
+        self.brains = brains
+        self.rounds.adopt(brains, self.state, memo, histories, self.now_us())
+
+    def _ask(self, entry: Submission | Cancellation | Change) -> None:
         if self.stopping:
             raise UserError("the controller is stopping")
         self._inbox.append(entry)
@@ -264,7 +284,7 @@ class Controller:
         if self.now_us() >= self._reconcile_us:
             await self._look()
         now = self.now_us()
-        self._record(self.quarantine.events(self.state, now))
+        self._record(self.drains.events(self.state, now))
         await self._carry_out(overdue(self.state, now))
         await self._settle()
         if not self._waits():
@@ -273,7 +293,7 @@ class Controller:
             c.NEVER if self._waits() else self.rounds.due_us(),
             self._reconcile_us,
             next_overdue_us(self.state),
-            self.quarantine.next_us(),
+            self.drains.next_us(),
         )
 
     def _waits(self) -> bool:
@@ -289,7 +309,7 @@ class Controller:
         self.names.learn(batch)
         self.board.fold(batch, self.state)
         note_anchors(self.calendar, batch)
-        self.quarantine.fold(batch)
+        self.drains.fold(batch)
         self.rounds.note(batch, own=own)
         self._tell()
 
@@ -301,13 +321,13 @@ class Controller:
             result = await rounds.begin(self.state, self.now_us())
         result = result or rounds.concluded(self.state, self.now_us())
         if result is not None:
-            await self._carry_out(_owned(result.events))
+            await self._carry_out(owned(result.events))
             await rounds.ask(result.requests, self.now_us())
         self._record(rounds.answers(self.state, self.now_us()), own=True)
-        await self._carry_out(_owned(rounds.spare(self.state, self.now_us())))
+        await self._carry_out(owned(rounds.spare(self.state, self.now_us())))
 
     async def _settle(self) -> None:
-        await self._carry_out(_owned(settled(self.state, self.now_us())))
+        await self._carry_out(owned(settled(self.state, self.now_us())))
 
     async def _carry_out(self, batch: EventBatch) -> None:
         """Journal, apply, execute, take in the answers, and settle until nothing moves."""
@@ -316,7 +336,7 @@ class Controller:
                 return
             self._record(batch, own=True)
             self._record(await self._execute(batch))
-            batch = _owned(settled(self.state, self.now_us()))
+            batch = owned(settled(self.state, self.now_us()))
         raise AssertionError("the engine's answers and the scheduler's requests go round in circles")
 
     async def _execute(self, batch: EventBatch) -> EventBatch:
@@ -335,8 +355,8 @@ class Controller:
 
     async def _launch(self, job: int, attempt: int, payload: Any, answers: EventBuffer) -> None:
         try:
-            public_id = self.state.name(Name.JOB, job)
-            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, public_id))
+            name, account = self.state.name(Name.JOB, job), self.intake.settings.account
+            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, name, account))
         except StaleEpoch as error:
             raise FencedError(str(error)) from None
         except StaleAttempt as error:
@@ -376,12 +396,14 @@ class Controller:
         if any(isinstance(entry, NodeBack) for entry in inbox):
             await self._look()
 
-    def _take(self, inbox: Sequence[EngineEvent | Submission | Cancellation], now: int) -> list[tuple[int, int]]:
+    def _take(self, inbox: Sequence[Entry], now: int) -> list[tuple[int, int]]:
         """Journal and answer; returns the (job, attempt) of the ends that are safe now."""
         out = EventBuffer(64, 256)
         over: list[tuple[int, int]] = []
         for entry in inbox:
-            if not isinstance(entry, (Submission, Cancellation)):
+            if isinstance(entry, OF_NODES):
+                self._record(out.take())  # what it means depends on all that has been said of the node
+            if not isinstance(entry, OF_PEOPLE):
                 self.intake.report(entry, now, out, over)
         submissions = [entry for entry in inbox if isinstance(entry, Submission)]
         answered = self.intake.admit_all(submissions, now, out)
@@ -392,6 +414,9 @@ class Controller:
         self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
         for entry in cancellations:
             give(entry.answer, self.board.by_number(entry.number))
+        for entry in inbox:
+            if isinstance(entry, Change):
+                entry.carry_out(now, self._record)
         return over
 
     async def _look(self) -> None:
@@ -406,7 +431,7 @@ class Controller:
         """Compare with what the engine really has: take in what was missed, end what must not run, ask again for stops."""
         records, nodes = await self.engine.snapshot(), await self.engine.inventory()
         now = self.now_us()
-        self._record(reach_events(self.state, nodes, now))
+        self._record(reach_events(self.state, nodes, now, self.drains))
         self.intake.last_job = max([self.intake.last_job, *(record.job for record in records)])
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
@@ -439,8 +464,3 @@ class Controller:
             raise FencedError(str(error)) from None
         except (EngineError, OSError) as error:
             log.warning("job %d, attempt %d can't be acknowledged: %s", job, attempt, error)
-
-
-def _owned(batch: EventBatch) -> EventBatch:
-    """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
-    return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch

@@ -34,8 +34,8 @@ from headway.perf.histories import Histories, Past
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.clock import Anchor, Calendar
+from headway.runtime.drains import Drains
 from headway.runtime.journal import Journal, SnapshotRow
-from headway.runtime.quarantine import Quarantine
 from headway.runtime.snapshot import DamagedSnapshotError, pack, unpack
 
 GROUP = 64
@@ -63,7 +63,7 @@ class Folded:
     names: Names
     board: Board
     calendar: Calendar
-    quarantine: Quarantine
+    drains: Drains
     histories: Histories | None
     memo: Any = None
 
@@ -74,7 +74,7 @@ class Folded:
     def empty(cls, policy: Any) -> Folded:
         """Before any event, for a policy."""
         asks = getattr(policy, "asks", False)
-        return cls(policy, State(), Names(), Board(), Calendar(), Quarantine(), Histories() if asks else None)
+        return cls(policy, State(), Names(), Board(), Calendar(), Drains(), Histories() if asks else None)
 
     def take(self, batches: Sequence[EventBatch]) -> None:
         """Take in batches that follow each other."""
@@ -84,7 +84,7 @@ class Folded:
             self.board.fold(piece, self.state)
         self.names.learn(whole)
         note_anchors(self.calendar, whole)
-        self.quarantine.fold(whole)
+        self.drains.fold(whole)
         if self.histories:
             self.histories.update(whole)
         if hasattr(self.policy, "fold"):
@@ -106,7 +106,7 @@ class Folded:
                 "names": [{int(table): found for table, found in self.names._numbers.items()}, dict(self.names._ids_given)],
                 "board": [[_of_record(record) for record in self.board], list(self.board._ended)],
                 "calendar": [[a.t_us, a.boot_id, a.boottime_us, a.wall.isoformat()] for a in self.calendar._anchors],
-                "quarantine": self.quarantine.plain(),
+                "drains": self.drains.plain(),
                 "histories": _of_histories(self.histories) if self.histories else None,
                 "memo": self.memo,
             }
@@ -132,7 +132,7 @@ class Folded:
         self.board._ended.clear()
         self.board._ended.extend(ended)
         self.calendar._anchors = [Anchor(t, boot, up, datetime.fromisoformat(wall)) for t, boot, up, wall in found["calendar"]]
-        self.quarantine.restore(found["quarantine"])
+        self.drains.restore(found["drains"])
         if self.histories and found["histories"]:
             _to_histories(self.histories, found["histories"])
         self.memo = found["memo"]

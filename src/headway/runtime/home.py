@@ -3,6 +3,7 @@
 HOME/journal.db        the journal
 HOME/journal.archive/  its older segments, compressed
 HOME/locks/NAME        locked while the process lives that made it: a controller, or one that waits to be it
+HOME/headway.toml      the settings, if somebody has written some
 HOME/token             the bearer token of the API (mode 0600)
 HOME/controller.json   where the running controller listens; removed at a clean stop
 HOME/engine/           the local engine's own directory: attempts, results, logs
@@ -45,6 +46,10 @@ class Home:
     @property
     def token_file(self) -> Path:
         return self.root / "token"
+
+    @property
+    def settings_file(self) -> Path:
+        return self.root / "headway.toml"
 
     @property
     def address_file(self) -> Path:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -14,14 +12,17 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
 from headway.core.errors import UserError, shown
 from headway.core.events import EventBatch, EventBuffer
-from headway.core.model import JobSpec
 from headway.core.state import State
 from headway.core.units import name_fault
 from headway.engines.base import Ended, EngineEvent, NodeBack, NodeHealth, NodeLost, Record, Started, Usage, ended_event
 from headway.runtime.admit import Names, details, spec_columns, too_large
-from headway.runtime.board import Board, JobRecord
+from headway.runtime.board import Board
 from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
+from headway.runtime.drains import SICK, Drains
+from headway.runtime.inbox import OF_NODES, Submission
 from headway.runtime.launch import add_end, spec_text
+from headway.runtime.rights import Identity, permit
+from headway.runtime.settings import EVERYBODY, Settings
 
 log = logging.getLogger(__name__)
 
@@ -35,52 +36,30 @@ class ConflictError(UserError):
 
 
 @dataclass(slots=True)
-class Submission:
-    """A job that waits to be taken in; the answer is its record, and whether it is new."""
-
-    spec: JobSpec
-    public_id: str
-    answer: asyncio.Future[tuple[JobRecord, bool]]
-
-
-@dataclass(slots=True)
-class Cancellation:
-    """A job that is to end."""
-
-    number: int
-    answer: asyncio.Future[JobRecord]
-
-
-def refuse(inbox: Sequence[EngineEvent | Submission | Cancellation]) -> None:
-    """Tell whoever still waits that there will be no answer."""
-    for entry in inbox:
-        if isinstance(entry, (Submission, Cancellation)) and not entry.answer.done():
-            entry.answer.set_exception(UserError("the controller has stopped"))
-
-
-def give(future: asyncio.Future[Any], value: object) -> None:
-    """Answer, if whoever asked still waits."""
-    if not future.done():
-        future.set_result(value)
-
-
-@dataclass(slots=True)
 class Intake:
     """Turns what comes in into events, by what the tables and the board know."""
 
     state: State
     names: Names
     board: Board
+    drains: Drains
     fractional_gpus: bool
     here: tuple[int, ...] = ()
     """The engine's nodes, by number."""
     last_job: int = 0
     """The highest number of a job that the engine knows: above the journal's own only if the journal has lost its end. A new job
     must not have such a number: what is told of the old one would be taken for its own."""
+    settings: Settings = field(default_factory=Settings)
+    """What users may do. May be set anew at any time: it counts for new jobs."""
+    identity: Identity = Identity.NAMES
     budgets: UrgencyBudgets = UNLIMITED
     """What urgency users may hand in. May be set anew at any time: it counts for new jobs."""
-    sick: set[int] = field(default_factory=set)
-    """Nodes that take no jobs because of what the engine says of their health, and for no other reason."""
+
+    def obey(self, settings: Settings) -> None:
+        """Go by these settings from now on."""
+        self.settings, self.drains.trust = settings, settings.trust
+        named = {name: user.urgency_budget for name, user in settings.users.items() if name != EVERYBODY}
+        self.budgets = UrgencyBudgets(named, settings.user(EVERYBODY).urgency_budget)
 
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
@@ -99,6 +78,8 @@ class Intake:
                     continue
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
+                waiting = sum(other.spec.user == entry.spec.user for other, _, is_new in answered if is_new)
+                permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting)
                 public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
                 answered.append((entry, number, True))
@@ -161,13 +142,8 @@ class Intake:
 
     def report(self, event: EngineEvent, now: int, out: EventBuffer, over: list[tuple[int, int]]) -> None:
         """Append what an engine's event means, unless it is old news; note the (job, attempt) whose end is to be acknowledged."""
-        if isinstance(event, (NodeLost, NodeBack)):
-            number = self.names.known(Name.NODE, event.node)
-            if number is not None:
-                out.add(now, EventKind.NODE_DOWN if isinstance(event, NodeLost) else EventKind.NODE_UP, number)
-            return
-        if isinstance(event, NodeHealth):
-            self._health(event, now, out)
+        if isinstance(event, OF_NODES):
+            self._of_node(event, now, out)
             return
         row = self.state.row(event.job)
         current = row is not None and self.state.J[c.J_ATTEMPT, row] == event.attempt
@@ -193,22 +169,22 @@ class Intake:
         figures = (event.gpu_milli, event.cpus_milli, event.memory_bytes, network)
         out.add(now, EventKind.USAGE, event.job, event.attempt, a=event.rank, payload=figures)
 
-    def _health(self, event: NodeHealth, now: int, out: EventBuffer) -> None:
-        """A sick node takes no more jobs; what runs there runs on. Well again, it does, unless it was drained before."""
+    def _of_node(self, event: NodeLost | NodeBack | NodeHealth, now: int, out: EventBuffer) -> None:
+        """A node is lost, back, sick or well. A sick one takes no more jobs; what runs there runs on."""
         number = self.names.known(Name.NODE, event.node)
         if number is None:
             return
-        phase = self.state.N[c.N_PHASE, number]
-        if event.problem:
+        if isinstance(event, NodeLost):
+            out.add(now, EventKind.NODE_DOWN, number)
+        elif isinstance(event, NodeBack):
+            if self.state.N[c.N_PHASE, number] == NodePhase.DOWN:
+                self.drains.back(number, now, out)
+        elif event.problem:
             log.warning("node %s takes no more jobs: %s", event.node, event.problem)
-            if phase == NodePhase.UP:
-                self.sick.add(number)
-                out.add(now, EventKind.NODE_DRAINING, number)
-        elif number in self.sick:
-            self.sick.discard(number)
-            log.warning("node %s takes jobs again", event.node)
-            if phase == NodePhase.DRAINING:
-                out.add(now, EventKind.NODE_UP, number)
+            self.drains.hold(self.state, number, SICK, now, out, event.problem)
+        elif self.drains.holds(number) & SICK:
+            log.warning("node %s is well again", event.node)
+            self.drains.lift(self.state, number, SICK, now, out)
 
 
 def overdue(state: State, now: int) -> EventBatch:

@@ -10,16 +10,18 @@ from headway.core.errors import UserError
 from headway.core.events import EventBatch, EventBuffer
 from headway.core.state import State
 from headway.engines.base import NodeInfo
+from headway.runtime.drains import Drains
 from headway.workloads.cluster import NETWORK_BYTES_PER_S
 
 RACK = 0
 """An engine does not tell racks: all nodes are in one."""
 
 
-def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> EventBatch:
+def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int, drains: Drains) -> EventBatch:
     """The events between the nodes of the tables and these.
 
-    A node that is new is added, one that has gone or can't be reached is down, one that is back is up. One whose number or kind
+    A node that is new is added, one that has gone or can't be reached is down, one that is back is up, or
+    still held (`drains`). One whose number or kind
     of GPUs has changed is added anew, if no job is on it. Its cpus and memory stay what they were at first: what a machine says
     of its memory changes by a little with each boot, and jobs have been placed by the old numbers.
 
@@ -53,7 +55,7 @@ def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> Even
                 out.add(t_us, EventKind.NODE_DOWN, number)
             added.append((number, node))
         elif node.reachable and state.N[c.N_PHASE, number] == NodePhase.DOWN:
-            out.add(t_us, EventKind.NODE_UP, number)
+            drains.back(number, t_us, out)
     here = {node.name for node in nodes if node.reachable} | {node.name for _, node in added}
     for name, number in numbers.items():
         if name not in here and state.N[c.N_PHASE, number] != NodePhase.DOWN:
@@ -71,18 +73,23 @@ def inventory_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> Even
             out.add(t_us, EventKind.NODE_ADDED, number, payload=row)
             if not node.reachable:
                 out.add(t_us, EventKind.NODE_DOWN, number)
+            elif drains.holds(number):
+                drains.back(number, t_us, out)
             first += node.gpus
     return out.take()
 
 
-def reach_events(state: State, nodes: Sequence[NodeInfo], t_us: int) -> EventBatch:
+def reach_events(state: State, nodes: Sequence[NodeInfo], t_us: int, drains: Drains) -> EventBatch:
     """The events between what the tables say of these nodes and whether they can be reached: a report of it may be lost."""
     out = EventBuffer()
     reachable = {node.name: node.reachable for node in nodes}
     for number, name in state.names[Name.NODE].items():
         down = state.N[c.N_PHASE, number] == NodePhase.DOWN
         if name in reachable and reachable[name] == down:
-            out.add(t_us, EventKind.NODE_DOWN if not reachable[name] else EventKind.NODE_UP, number)
+            if reachable[name]:
+                drains.back(number, t_us, out)
+            else:
+                out.add(t_us, EventKind.NODE_DOWN, number)
     return out.take()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.columns import EventKind, Name, Reason
-from headway.core.events import EventBuffer
+from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec, from_json, to_json
 from headway.core.reconcile import Found
 from headway.core.state import State
@@ -30,8 +30,11 @@ def spec_text(spec: JobSpec) -> str:
     return json.dumps(to_json(spec, compact=True), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def make_launch(state: State, epoch: int, job: int, attempt: int, places: Ints, public_id: str) -> Launch:
-    """The gang of a START_REQUESTED, whose payload is `places`. `ValueError`, `KeyError` or `UserError`: the text is no job."""
+def make_launch(
+    state: State, epoch: int, job: int, attempt: int, places: Ints, public_id: str, account: Callable[[str], str] = str
+) -> Launch:
+    """The gang of a START_REQUESTED, whose payload is `places`; `account` gives whose Unix account a user's jobs run under.
+    `ValueError`, `KeyError` or `UserError`: the text is no job."""
     spec = from_json(json.loads(state.files[job]))
     row = state.row(job)
     servers, first = int(state.J[c.J_SERVERS, row]), int(state.J[c.J_TASK0, row])
@@ -54,7 +57,7 @@ def make_launch(state: State, epoch: int, job: int, attempt: int, places: Ints, 
         for rank, (node, mask, milli) in enumerate(rows)
     )
     checkpoints = str(Path(spec.workdir, spec.checkpoint.dir)) if spec.checkpoint.dir else ""
-    return Launch(epoch, job, public_id, attempt, tasks, checkpoints, spec.retry_max, spec.user)
+    return Launch(epoch, job, public_id, attempt, tasks, checkpoints, spec.retry_max, account(spec.user))
 
 
 def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int) -> None:
@@ -97,3 +100,8 @@ def found_in(records: Sequence[Record]) -> dict[int, Found]:
             kind = EventKind.STOPPED if end.after_stop else EventKind.COMPLETED if end.exit_code == 0 else EventKind.FAILED
         found[record.job] = Found(record.job, record.attempt, False, False, kind, record.exit_code)
     return found
+
+
+def owned(batch: EventBatch) -> EventBatch:
+    """A batch of its own: that of a round lies in scratch arrays that the next one writes."""
+    return EventBatch(batch.records.copy(), batch.pool.copy(), batch.texts) if len(batch) else batch

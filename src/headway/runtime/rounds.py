@@ -58,9 +58,9 @@ US = 1_000_000
 T = TypeVar("T")
 _WAKES = (
     EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
-    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED,
+    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
 )  # fmt: skip
-"""Events after which a round is held at once: a job has come, or a place may have become free."""
+"""Events after which a round is held at once: a job has come, a place may have become free, or the rules have changed."""
 
 
 class Meanwhile(StrEnum):
@@ -163,8 +163,7 @@ class Rounds:
         worker: Executor | None = None,
     ) -> None:  # fmt: skip
         self.brains, self.pace, self.capabilities, self.seed = brains, pace, capabilities, seed
-        strict = getattr(brains.policy, "strict", False)
-        self.meanwhile = pace.meanwhile or (Meanwhile.IDLE if strict else Meanwhile.BACKFILL)
+        self.meanwhile = _meanwhile(brains, pace)
         self.held = self.refused = self.dropped = self.spared = 0
         """Rounds, refused plans, entries that went stale, and jobs that were started while the policy thought."""
         self.mind: Mind
@@ -179,6 +178,17 @@ class Rounds:
         """Begin with what replay has given. All jobs of before count as considered."""
         self.mind = Mind(state.copy(), memo, histories)
         self._considered = int(state.C[c.C_LAST_ID])
+
+    def adopt(self, brains: Brains, state: State, memo: Memo, histories: Histories | None, now_us: int) -> None:
+        """Decide by another policy from the next round on; its memo and histories are those of the whole journal. What the one
+        before is still thinking is not heard: it keeps the mind that it thinks with."""
+        for answer in (self._lost, self._asked.answer if self._asked is not None else None):
+            if answer is not None:
+                answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._asked = self._lost = None
+        self.brains, self.mind = brains, Mind(state.copy(), memo, histories)
+        self.meanwhile = _meanwhile(brains, self.pace)
+        self._event_us = self._trigger_us = min(self._trigger_us, now_us)
 
     def note(self, batch: EventBatch, *, own: bool) -> None:
         """The state has applied a batch. What a round itself asks for (`own`) makes no other round due."""
@@ -342,6 +352,11 @@ class Rounds:
         if self._lost is not None:
             self._lost.cancel()
         self._asked = None
+
+
+def _meanwhile(brains: Brains, pace: Pace) -> Meanwhile:
+    strict = getattr(brains.policy, "strict", False)
+    return pace.meanwhile or (Meanwhile.IDLE if strict else Meanwhile.BACKFILL)
 
 
 def _waiting(state: State, now_us: int) -> Any:
