@@ -55,7 +55,7 @@ class Scratch:
         size, kept = rows * columns, self.of_policy.get(name)
         if kept is None or kept.size < size:
             kept = self.of_policy[name] = np.zeros(size + size // 4, dtype)
-        return cast(NDArray[D], kept[:size].reshape(rows, columns))
+        return cast("NDArray[D]", kept[:size].reshape(rows, columns))
 
 
 def widened(table: Table, rows: int) -> Table:

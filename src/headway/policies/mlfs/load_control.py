@@ -38,8 +38,8 @@ POINTS_MIN = 5
 NEAR_REQUIRED = 0.03
 """From so little below the required accuracy on, the curve is refitted often; before that, at every tenth of the run."""
 SPARSE_FRAC = 0.1
-MOVES = (Op.PLACE, Op.RELEASE, Op.FINISH)
-NO_PLACE = (Reason.NO_ROOM, Reason.GANG_INCOMPLETE, Reason.DEADLOCK)
+MOVES = np.array([Op.PLACE, Op.RELEASE, Op.FINISH], np.int64)
+NO_PLACE = np.array([Reason.NO_ROOM, Reason.GANG_INCOMPLETE, Reason.DEADLOCK], np.int64)
 
 
 @dataclass(frozen=True, slots=True)
