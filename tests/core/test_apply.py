@@ -200,7 +200,17 @@ def test_the_table_names_every_event_of_a_job() -> None:
         K.ESTIMATED,
         K.EVALUATED,
     }
-    of_the_cluster = {K.NAMED, K.NODE_ADDED, K.NODE_UP, K.NODE_DOWN, K.NODE_DRAINING, K.QUEUE_SET, K.CLUSTER_SET, K.EPOCH}
+    of_the_cluster = {
+        K.NAMED,
+        K.NODE_ADDED,
+        K.NODE_UP,
+        K.NODE_DOWN,
+        K.NODE_DRAINING,
+        K.QUEUE_SET,
+        K.CLUSTER_SET,
+        K.EPOCH,
+        K.SETTINGS_SET,
+    }
     assert kinds | elsewhere | of_the_cluster == set(EventKind)
 
 

@@ -203,7 +203,7 @@ def test_guarantees_beyond_the_cluster_stop_nobody(policy: str) -> None:
             for q in "abcd"
         ]
         assert await cluster.end(*jobs, by_s=2000) == ["COMPLETED"] * 12
-        assert cluster.controller.refused == 0
+        assert cluster.controller.rounds.refused == 0
 
     live(body, policy=policy, gpus=[4, 4])
 
