@@ -12,6 +12,7 @@ from typing import Any
 from headway.core.columns import Name
 from headway.core.errors import UserError, did_you_mean, shown
 from headway.core.events import EventBatch, EventBuffer
+from headway.core.policy import Memo, asks, remembers
 from headway.core.round import Brains
 from headway.perf.histories import Histories
 from headway.policies.registry import Chosen
@@ -184,9 +185,9 @@ class Past:
 
     def __init__(self, chosen: Chosen, journal: Journal) -> None:
         policy = chosen.policy
-        self._fold: Any = getattr(policy, "fold", None)
-        self.memo: object = policy.start() if self._fold else None  # type: ignore[attr-defined]
-        self.histories = Histories() if getattr(policy, "asks", False) else None
+        self._fold = policy.fold if remembers(policy) else None
+        self.memo: Memo = policy.start() if remembers(policy) else None
+        self.histories = Histories() if asks(policy) else None
         self._wanted = self._fold is not None or self.histories is not None
         self._where = journal.where
         self._journal: Journal | None = None

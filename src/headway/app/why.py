@@ -20,6 +20,7 @@ from headway.core.columns import Estimator, EventKind, Name, Phase, Reason
 from headway.core.errors import UserError, did_you_mean, shown
 from headway.core.events import EMPTY, EventBatch, concatenate
 from headway.core.explain import Explanation, StopOutlook
+from headway.core.policy import remembers
 from headway.core.state import State
 from headway.core.units import US_PER_S
 from headway.core.view import ClusterView, JobView
@@ -205,8 +206,8 @@ def _policy(asked: Chosen | None, recorded: Recorded, path: Path) -> tuple[Chose
 
 def memo_of(chosen: Chosen, batches: Iterable[EventBatch]) -> Any:
     """The policy's memo after these events; None for a policy without."""
-    policy: Any = chosen.policy
-    if not hasattr(policy, "fold"):
+    policy = chosen.policy
+    if not remembers(policy):
         return None
     memo = policy.start()
     for batch in batches:

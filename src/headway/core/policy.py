@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from headway.core.events import EventBatch
 from headway.core.plan import Plan
@@ -39,3 +39,13 @@ class RemembersPolicy(Policy, Protocol):
     def fold(self, memo: Memo, events: EventBatch) -> Memo:
         """The memo after the events since the last round. Pure: it returns a new memo or the same one."""
         ...
+
+
+def remembers(policy: Policy) -> TypeGuard[RemembersPolicy]:
+    """Whether a policy has a memo."""
+    return hasattr(policy, "fold")
+
+
+def asks(policy: Policy) -> bool:
+    """Whether a policy requests estimates."""
+    return bool(getattr(policy, "asks", False))

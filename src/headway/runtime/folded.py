@@ -28,6 +28,7 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, Name, Phase, Reason
 from headway.core.events import EventBatch, concatenate
 from headway.core.jit import source_digest
+from headway.core.policy import Policy, asks, remembers
 from headway.core.scratch import Scratch
 from headway.core.state import State
 from headway.perf.histories import Histories, Past
@@ -58,7 +59,7 @@ _OF_JOBS = np.concatenate(
 class Folded:
     """The folds of one journal. `histories`: for a policy that asks for estimates; `memo`: for one that remembers."""
 
-    policy: Any
+    policy: Policy
     state: State
     names: Names
     board: Board
@@ -68,13 +69,12 @@ class Folded:
     memo: Any = None
 
     def __post_init__(self) -> None:
-        self.memo = self.policy.start() if hasattr(self.policy, "fold") else None
+        self.memo = self.policy.start() if remembers(self.policy) else None
 
     @classmethod
-    def empty(cls, policy: Any) -> Folded:
+    def empty(cls, policy: Policy) -> Folded:
         """Before any event, for a policy."""
-        asks = getattr(policy, "asks", False)
-        return cls(policy, State(), Names(), Board(), Calendar(), Drains(), Histories() if asks else None)
+        return cls(policy, State(), Names(), Board(), Calendar(), Drains(), Histories() if asks(policy) else None)
 
     def take(self, batches: Sequence[EventBatch]) -> None:
         """Take in batches that follow each other."""
@@ -87,14 +87,14 @@ class Folded:
         self.drains.fold(whole)
         if self.histories:
             self.histories.update(whole)
-        if hasattr(self.policy, "fold"):
+        if remembers(self.policy):
             for batch in batches:
                 self.memo = self.policy.fold(self.memo, batch)
 
     def key(self) -> str:
         """A digest of the code that folds, and of the policy, if it remembers."""
         parts = [CODE, str(self.histories is not None)]
-        if hasattr(self.policy, "fold"):
+        if remembers(self.policy):
             parts += [repr(self.policy), _code_of(inspect.getsourcefile(type(self.policy)) or "")]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 

@@ -7,7 +7,6 @@ has been replaced writes nothing either.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from headway.core.codec import DamagedSegmentError
 from headway.core.errors import UserError
+from headway.runtime.background import Background
 from headway.runtime.folded import Folded, shadow
 from headway.runtime.journal import Journal
 from headway.runtime.journal_db import Where, reason
@@ -52,23 +52,13 @@ def keep(where: Where, epoch: int, policy: Any, go_on: Callable[[], bool] = lamb
         journal.close()
 
 
-class Keeper:
+class Keeper(Background):
     """The thread, for a journal that leads and has been recovered; `policy` is the controller's."""
 
     def __init__(self, journal: Journal, policy: Any, *, every: int = SNAPSHOT_EVENTS, look_s: float = LOOK_S) -> None:
         self._journal, self._epoch, self._policy = journal, journal.epoch, policy
         self._every, self._look_s, self._next = every, look_s, journal.kept_events + every
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headway-snapshots", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; a snapshot that is being made is given up."""
-        self._end.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        super().__init__("headway-snapshots")
 
     def _run(self) -> None:
         while not self._end.wait(self._look_s):

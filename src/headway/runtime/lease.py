@@ -19,7 +19,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -32,6 +31,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S, parse_duration
 from headway.engines import proc
+from headway.runtime.background import Background
 from headway.runtime.clock import read_boot_id
 from headway.runtime.home import Home
 from headway.runtime.journal_db import Database, Where, is_busy, lease, reason
@@ -259,7 +259,7 @@ class Candidate:
             self.on_wait(why)
 
 
-class Beater:
+class Beater(Background):
     """A thread that keeps a lease, so that a policy that thinks for long does not lose it.
 
     `on_lost` is called, in the thread, when another has taken over.
@@ -267,17 +267,7 @@ class Beater:
 
     def __init__(self, where: Where, epoch: int, times: Times, on_lost: Callable[[str], None]) -> None:
         self._where, self._epoch, self._times, self._on_lost = where, epoch, times, on_lost
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headway-lease", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; returns when it has ended."""
-        self._end.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        super().__init__("headway-lease")
 
     def _run(self) -> None:
         database = None

@@ -34,7 +34,7 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, Phase
 from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate
 from headway.core.plan import Capabilities, Request
-from headway.core.policy import Memo, Policy
+from headway.core.policy import Memo, Policy, remembers
 from headway.core.round import (
     TIMED_OUT,
     Brains,
@@ -137,22 +137,29 @@ class Mind:
 
     def learn(self, policy: Policy, batches: Sequence[EventBatch]) -> None:
         """Take batches in but for the state."""
-        for batch in batches if self.histories else ():
-            self.histories.update(batch)  # type: ignore[union-attr]
-        if batches and hasattr(policy, "fold"):
+        if self.histories is not None:
+            for batch in batches:
+                self.histories.update(batch)
+        if batches and remembers(policy):
             self.memo = policy.fold(self.memo, concatenate(batches))
 
 
 @dataclass(slots=True)
-class _Asked:
-    """What the worker is busy with."""
+class _Thinking:
+    """The worker decides a round."""
 
-    answer: asyncio.Future[Thought] | asyncio.Future[EventBatch]
+    answer: asyncio.Future[Thought]
     began_us: int
-    thinks: bool
-    """It decides; else it answers the requests of a plan."""
     newest: int
-    """The number of the newest job that it knows of."""
+    """The newest job that the policy knows of."""
+
+
+@dataclass(slots=True)
+class _Estimating:
+    """The worker answers a plan's requests."""
+
+    answer: asyncio.Future[EventBatch]
+    began_us: int
 
 
 class Rounds:
@@ -168,7 +175,7 @@ class Rounds:
         """Rounds, refused plans, entries that went stale, and jobs that were started while the policy thought."""
         self.mind: Mind
         self._wake, self._worker = wake, worker or Daemons()
-        self._asked: _Asked | None = None
+        self._asked: _Thinking | _Estimating | None = None
         self._lost: asyncio.Future[Any] | None = None  # a decision that did not come in time
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._considered = -1  # the newest job that a decision knew of
@@ -212,7 +219,7 @@ class Rounds:
         if self._asked is not None:
             if self._asked.answer.done():
                 return 0
-            over = self._asked.began_us + self.pace.think_us_max if self._asked.thinks else c.NEVER
+            over = self._asked.began_us + self.pace.think_us_max if isinstance(self._asked, _Thinking) else c.NEVER
             return min(over, self._look_us())
         due = next_round_us(self.pace.interval_us, self._last_us, self._event_us, self._wake_us)
         if self._trigger_us < c.NEVER:
@@ -247,16 +254,16 @@ class Rounds:
         def decide() -> Thought:
             return think(mind.state, self.brains, mind.memo, now_us, seed=seed, capabilities=self.capabilities)
 
-        await self._ask(_Asked(self._do(decide), now_us, True, newest))
+        await self._ask(_Thinking(self._do(decide), now_us, newest))
         return None
 
     def concluded(self, state: State, now_us: int) -> Round | None:
         """The round whose decision has come, or has not come in time, on the state as it is now; None if it is not that far."""
         asked = self._asked
-        if asked is None or not asked.thinks:
+        if not isinstance(asked, _Thinking):
             return None
         if asked.answer.done():
-            thought: Thought = asked.answer.result()  # type: ignore[assignment]
+            thought = asked.answer.result()
         elif now_us >= asked.began_us + self.pace.think_us_max:
             thought = self._give_up(state, asked)
         else:
@@ -280,7 +287,7 @@ class Rounds:
             log.warning("the plan of %s was refused: %s", self.brains.policy.name, result.violation.sentence)
         return result
 
-    def _give_up(self, state: State, asked: _Asked) -> Thought:
+    def _give_up(self, state: State, asked: _Thinking) -> Thought:
         """The policy has had its time: go on with another mind, and leave it the one that it thinks with."""
         self._lost = asked.answer
         self._lost.add_done_callback(self._back)
@@ -321,15 +328,15 @@ class Rounds:
             log.warning("%s requests estimates and does not say so (asks = True): no answer", self.brains.policy.name)
             return
         mind.catch_up(self.brains.policy)
-        await self._ask(_Asked(self._do(lambda: histories.answer(mind.state, requests, now_us)), now_us, False, self._considered))
+        await self._ask(_Estimating(self._do(lambda: histories.answer(mind.state, requests, now_us)), now_us))
 
     def answers(self, state: State, now_us: int) -> EventBatch:
         """The estimates that have come, of jobs that are still there; at once empty if there are none."""
         asked = self._asked
-        if asked is None or asked.thinks or not asked.answer.done():
+        if not isinstance(asked, _Estimating) or not asked.answer.done():
             return EMPTY
         self._asked = None
-        batch: EventBatch = asked.answer.result()  # type: ignore[assignment]
+        batch = asked.answer.result()
         out = EventBuffer(len(batch) + 1, len(batch.pool) + 1)
         for (_, kind, job, attempt, a, b, d, _), payload in zip(batch.records.tolist(), batch.payloads(), strict=True):
             if state.row(job) is not None:
@@ -340,7 +347,7 @@ class Rounds:
     def _do(self, what: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._worker, what)
 
-    async def _ask(self, asked: _Asked) -> None:
+    async def _ask(self, asked: _Thinking | _Estimating) -> None:
         self._asked = asked
         asked.answer.add_done_callback(lambda _: self._wake())
         await asyncio.wait([asked.answer], timeout=self.pace.patience_us / US)

@@ -6,7 +6,7 @@ file. What `RESTART` names takes effect at the next start; all else is reloaded 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -267,15 +267,19 @@ def parse_round_us(text: str) -> int:
     return interval_us
 
 
-def _queues(marks: Marks) -> dict[str, Queue]:
-    here = ("queues",)
-    names = list(marks.table(here))
-    if len(names) > QUEUES_MAX:
-        marks.fail(f"over {QUEUES_MAX} queues", here)
-    found = {}
+def _named(marks: Marks, what: str, most: int) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The sections `[what.NAME]`: each name, and where it stands."""
+    names = list(marks.table((what,)))
+    if len(names) > most:
+        marks.fail(f"over {most} {what}", (what,))
     for name in names:
-        path = (*here, name)
-        _check_name(marks, name, path)
+        _check_name(marks, name, (what, name))
+        yield name, (what, name)
+
+
+def _queues(marks: Marks) -> dict[str, Queue]:
+    found = {}
+    for name, path in _named(marks, "queues", QUEUES_MAX):
         gpus = _whole(0)
         values = marks.section(path, {"quota": gpus, "limit": gpus, "weight": _whole(1, WEIGHT_MAX), "parent": _text})
         quota, limit = values.get("quota"), values.get("limit")
@@ -299,14 +303,8 @@ def _check_parents(marks: Marks, name: str, queue: Queue, queues: Mapping[str, Q
 
 
 def _users(marks: Marks) -> dict[str, UserSettings]:
-    here = ("users",)
-    names = list(marks.table(here))
-    if len(names) > USERS_MAX:
-        marks.fail(f"over {USERS_MAX} users", here)
     found = {}
-    for name in names:
-        path = (*here, name)
-        _check_name(marks, name, path)
+    for name, path in _named(marks, "users", USERS_MAX):
         values = marks.section(
             path,
             {

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from headway.core.codec import JournalWriter, encode
 from headway.core.columns import EventKind
 from headway.core.events import EventBatch, EventBuffer, concatenate
 from headway.core.plan import Capabilities
-from headway.core.policy import Memo, Policy, RemembersPolicy
+from headway.core.policy import Memo, Policy, asks, remembers
 from headway.core.reconcile import reconcile
 from headway.core.round import Brains, next_round_us, run_round, settled
 from headway.core.state import State
@@ -89,10 +89,10 @@ class Simulation:
         self.reconcile_us = int(faults.reconcile_s * US) if faults else 0
         self.reconcile_at = self.reconcile_us or c.NEVER
         self.writer = JournalWriter(sinks)
-        remembers = cast(RemembersPolicy, brains.policy) if hasattr(brains.policy, "fold") else None
-        self.fold: Callable[[Memo, EventBatch], Memo] | None = remembers.fold if remembers else None
-        self.memo: Memo = remembers.start() if remembers else None
-        self.histories = Histories() if getattr(brains.policy, "asks", False) else None
+        policy = brains.policy
+        self.fold: Callable[[Memo, EventBatch], Memo] | None = policy.fold if remembers(policy) else None
+        self.memo: Memo = policy.start() if remembers(policy) else None
+        self.histories = Histories() if asks(policy) else None
         """What the policy's requests are answered from; nothing is kept for a policy that makes none."""
         self.since_round: list[EventBatch] = []
         self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0

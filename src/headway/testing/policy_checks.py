@@ -21,7 +21,7 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, NodePhase, Op, Phase
 from headway.core.events import EventBatch
 from headway.core.plan import Capabilities, Plan
-from headway.core.policy import Policy
+from headway.core.policy import Policy, remembers
 from headway.core.round import check, diff
 from headway.core.state import State
 from headway.core.view import ClusterView, gpus_of
@@ -135,12 +135,10 @@ def _own(batch: EventBatch) -> EventBatch:
 
 def memo_of(policy: Policy, journal: EventBatch) -> Any:
     """The policy's memo after a journal; folding twice must give the same."""
-    fold = getattr(policy, "fold", None)
-    if fold is None:
+    if not remembers(policy):
         return None
-    start: Callable[[], Any] = policy.start  # type: ignore[attr-defined]
-    memo = fold(start(), journal)
-    assert pickle.dumps(fold(start(), journal)) == pickle.dumps(memo), "folding the same events twice has given two memos"
+    memo, again = (policy.fold(policy.start(), journal) for _ in range(2))
+    assert pickle.dumps(again) == pickle.dumps(memo), "folding the same events twice has given two memos"
     return memo
 
 

@@ -23,7 +23,7 @@ from headway.core.columns import Estimator, NodePhase, Op, Phase, Reason, StopRu
 from headway.core.events import EventBatch
 from headway.core.explain import Explanation, StopOutlook, StopPlan
 from headway.core.plan import Plan, Request
-from headway.core.policy import Memo, Policy
+from headway.core.policy import Memo, Policy, remembers
 from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.perf import forecast
@@ -142,7 +142,7 @@ class RememberingLoadControl(LoadControl):
 
 def with_load_control(inner: Policy, params: LoadControlParams) -> LoadControl:
     """MLF-C beside a policy."""
-    return (RememberingLoadControl if hasattr(inner, "fold") else LoadControl)(inner, params)
+    return (RememberingLoadControl if remembers(inner) else LoadControl)(inner, params)
 
 
 def standing(st: State, plan: Plan, now_us: int, q: LoadControlParams) -> Standing:
