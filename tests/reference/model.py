@@ -29,6 +29,7 @@ class Job:
     queue: int = 0
     user: int = 0
     deadline_s: int | None = None
+    grace_s: int | None = None  # what a stop gives it to save itself; None: as long as it takes
 
     @property
     def gpus(self) -> int:
@@ -125,6 +126,14 @@ class Plan:
     releases: list[int] = field(default_factory=list)
     places: dict[int, Place] = field(default_factory=dict)
     promoted: set[int] = field(default_factory=set)
+
+
+def lost_work(state: JobState, now: int) -> int:
+    """GPU minutes that a stop may cost: of a job that runs, what it has done since it came up. (Nothing tells here of a save
+    between stops.)"""
+    if state.state != "running" or state.job.grace_s is None or state.started_s is None:
+        return 0
+    return (now - state.started_s) * state.job.gpus // 60
 
 
 def by_number(states: Iterable[JobState]) -> list[JobState]:

@@ -7,7 +7,7 @@ from typing import Any
 from .fair import fair_order
 from .model import Cluster, JobState, Place, Plan, arrival, gpus_of, nodes_of
 from .placement import find_place, make_views
-from .quotas import has_quotas, pass_within_quotas, place_on_pool, release_losers, serve_claims, within_limit
+from .quotas import giving_way, has_quotas, pass_within_quotas, place_on_pool, release_losers, serve_claims, within_limit
 
 Params = dict[str, Any]
 
@@ -206,7 +206,7 @@ def preemptive_pass(cluster: Cluster, ranked: list[JobState], kernel: str) -> Pl
     plan = Plan()
     wanted = cluster.wanted()
     selected = select_by_count(cluster, ranked)
-    victims = [s.number for s in reversed(ranked) if s.placed and s.number not in selected]
+    victims = giving_way(cluster, [s for s in ranked if s.placed and s.number not in selected])
     pool: list[int] = []
     for state in ranked:
         if state.number in selected and state.waiting:

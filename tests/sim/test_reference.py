@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from tests.sim.cases import KERNELS, POLICIES, fast_entries, random_case, slow_entries
 
-FEATURES = ("", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp", "q", "qc", "qsp", "qcfskp")
+FEATURES = ("", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp", "q", "qc", "qsp", "qcfskp", "w", "wcfskp", "wq", "wqcfskp")
 SEEDS_EACH = 12
 SEEDS_EACH_MORE = 3
 """For variants of a policy, and where queues have quotas."""
@@ -16,7 +16,7 @@ SEEDS_EACH_MORE = 3
 @pytest.mark.parametrize("features", FEATURES)
 def test_equal_journals(policy: str, features: str) -> None:
     """c: cpus, s: saving takes time, k: GPU kinds, p: priorities, f: lost nodes, q: queues with
-    quotas, limits and parents. With and without skipped rounds."""
+    quotas, limits and parents, w: stops that may cost work. With and without skipped rounds."""
     for seed in range(SEEDS_EACH_MORE if ":" in policy or "q" in features else SEEDS_EACH):
         seed += 1000 * FEATURES.index(features)
         case = random_case(
@@ -27,6 +27,7 @@ def test_equal_journals(policy: str, features: str) -> None:
             kinds="k" in features,
             priorities="p" in features,
             quotas="q" in features,
+            loses="w" in features,
         )
         kernel = KERNELS[seed % len(KERNELS)]
         expected = slow_entries(case, policy, kernel)

@@ -11,6 +11,7 @@ from headway.core.jit import ctz, kernel
 from headway.place.assign import M_MORE, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_MEM, copy_layer, copy_room, take_mask
 from headway.place.passes import may_start, release_room, say_why
+from headway.place.victims import put_least_lost_last
 
 NOBODY, NOT_SELECTED, SELECTED, POOLED, EVICTED = 0, 1, 2, 3, 4
 
@@ -92,8 +93,8 @@ def by_rank(
     A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, chosen: Ints, victims: Ints,
     O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Place the selected jobs, letting victims join the pool from the lowest rank up, one at a time, only while a job does not
-    fit without.
+    """Place the selected jobs, letting victims join the pool one at a time, only while a job does not fit without: of the lowest
+    user priority first, then of the least lost work, then of the lowest rank.
 
     Keys hold the row in their lowest ROW_BITS bits and are sorted: all of the placed, the best `sorted_count` of the waiting.
     If these turn out too few, M[M_MORE] is
@@ -138,6 +139,7 @@ def by_rank(
         elif J[c.J_GPUS, row] and (lowest > 0):
             if not layered:
                 copy_layer(A, AB, P, PB, C)
+                put_least_lost_last(victims, lowest, now, J, chosen[chosen_jobs:])
                 layered = True
                 for g in range(C[c.C_GPUS]):
                     owner[g] = -1
@@ -193,10 +195,10 @@ def evict_losers(
     start: int, stop: int, victims: Ints, last: int, first: int, J: Table, T: Table, N: Table, C: Ints,
     A: Table, AB: Table, owner: Ints, mark: Ints, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Release whole every victim that lost a GPU to the tasks `start … stop - 1`, then, node by node, those whose cpus or
-    memory are needed.
+    """Release whole every victim that lost a GPU to the tasks `start … stop - 1`, then, node by node and in the order in which
+    they joined the pool, those whose cpus or memory are needed.
 
-    The victims in the pool are `victims[first … last]`, the lowest rank last.
+    The victims in the pool are `victims[first … last]`, the first that joined last.
     """
     for i in range(start, stop):
         rest = OT[i, 1]
