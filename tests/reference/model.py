@@ -128,14 +128,6 @@ class Plan:
     promoted: set[int] = field(default_factory=set)
 
 
-def lost_work(state: JobState, now: int) -> int:
-    """GPU minutes that a stop may cost: of a job that runs, what it has done since it came up. (Nothing tells here of a save
-    between stops.)"""
-    if state.state != "running" or state.job.grace_s is None or state.started_s is None:
-        return 0
-    return (now - state.started_s) * state.job.gpus // 60
-
-
 def by_number(states: Iterable[JobState]) -> list[JobState]:
     return sorted(states, key=lambda s: s.number)
 

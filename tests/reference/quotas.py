@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .model import Cluster, JobState, Place, Plan, arrival, gpus_of, lost_work, nodes_of
+from .model import Cluster, JobState, Place, Plan, arrival, gpus_of, nodes_of
 from .placement import booked_on, find_place, make_views
+from .victims import Classes, giving_way, goes_first, lost_work
 
 Wanted = dict[int, Place]
 
@@ -52,12 +53,6 @@ def next_borrower(cluster: Cluster, wanted: Wanted, pool: list[int]) -> int | No
     return first.number
 
 
-def giving_way(cluster: Cluster, ranked: list[JobState]) -> list[int]:
-    """Jobs by rank, best first, in the order in which they give way."""
-    order = sorted(reversed(ranked), key=lambda s: (s.job.priority, lost_work(s, cluster.now)))
-    return [s.number for s in order]
-
-
 def serve_claims(cluster: Cluster, kernel: str, plan: Plan, wanted: Wanted, order: list[JobState], *, in_turn: bool) -> None:
     again = True
     while again:
@@ -87,16 +82,17 @@ def serve(cluster: Cluster, kernel: str, plan: Plan, wanted: Wanted, state: JobS
     return True
 
 
-def pass_within_quotas(cluster: Cluster, ranked: list[JobState], kernel: str) -> Plan:
+def pass_within_quotas(cluster: Cluster, ranked: list[JobState], classes: Classes, kernel: str) -> Plan:
     plan, wanted = Plan(), cluster.wanted()
     waiting = [s for s in ranked if s.waiting]
     if has_quotas(cluster):
         serve_claims(cluster, kernel, plan, wanted, waiting, in_turn=False)
-    for k, state in enumerate(ranked):
+    order = giving_way(cluster, ranked, classes)
+    for state in ranked:
         if not state.waiting or state.number in wanted:
             continue
         before = len(plan.releases)
-        below = giving_way(cluster, ranked[k + 1 :])
+        below = [s.number for s in order if not goes_first(s, state, cluster.now, classes)]
         place_one(cluster, kernel, plan, wanted, state, below)
         if has_quotas(cluster) and len(plan.releases) > before:
             serve_claims(cluster, kernel, plan, wanted, waiting, in_turn=False)

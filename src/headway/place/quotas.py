@@ -12,13 +12,13 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_OVER_QUOTA, R_PREEMPTED, STOPPING
-from headway.core.columns import ROW_MASK
+from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import ctz, kernel, popcount
 from headway.place.assign import M_READY, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
 from headway.place.gang import copy_layer, copy_room
 from headway.place.passes import free_gpus, may_start, release_room, same_demand, say_why
 from headway.place.ranked import EVICTED, NOBODY, POOLED, evict_losers, on_up_nodes
-from headway.place.victims import lost_work, put_least_lost_last
+from headway.place.victims import equals_by_loss, goes_first, lost_work
 
 STAYS, PLACED_NOW = 5, 6
 """Marks beside those of `ranked`: a placed job that is left alone, a waiting one that has just been placed."""
@@ -88,14 +88,14 @@ def most_borrowed(placed: Ints, count: int, now: int, J: Table, Q: Table, used: 
 
 
 @kernel
-def next_below(who: int, key: int, placed: Ints, J: Table, Q: Table, used: Ints, mark: Ints, start: int) -> int:
-    """The index at or before `start` in `placed`, who is in the order in which they give way, the first to go last, of the next
-    job that ranks below the waiting job with this key and may give way to it, or -1."""
-    queue, priority = J[c.J_QUEUE, key & ROW_MASK], J[c.J_PRIORITY, key & ROW_MASK]
+def next_below(who: int, key: int, placed: Ints, now: int, J: Table, Q: Table, used: Ints, mark: Ints, start: int) -> int:
+    """The index at or before `start` in `placed` (keys in the order in which they give way, the first to go last) of the next job
+    that ranks below the waiting job with this key and may give way to it, or -1."""
+    queue = J[c.J_QUEUE, key & ROW_MASK]
     i = start
-    while i >= 0 and J[c.J_PRIORITY, placed[i] & ROW_MASK] <= priority:
+    while i >= 0 and placed[i] >> ROW_BITS >= key >> ROW_BITS:
         row = placed[i] & ROW_MASK
-        if placed[i] > key and mark[row] == NOBODY:
+        if mark[row] == NOBODY and not goes_first(placed[i], key, J, now):
             own = J[c.J_QUEUE, row]
             if who == OWN_BELOW:
                 if own == queue:
@@ -139,7 +139,7 @@ def place_over(
         if who == ANY_BORROWER:
             victim = most_borrowed(placed, count, now, J, Q, used, mark)
         else:
-            next_placed = next_below(who, key, placed, J, Q, used, mark, next_placed)
+            next_placed = next_below(who, key, placed, now, J, Q, used, mark, next_placed)
             victim = placed[next_placed] & ROW_MASK if next_placed >= 0 else -1
         if victim < 0:
             break
@@ -269,7 +269,7 @@ def by_rank_within_quotas(
 
     `placed`: sorted keys, which are put into the order in which their jobs give way.
     """
-    put_least_lost_last(placed, placed_count, now, J, victims)
+    equals_by_loss(placed, placed_count, now, J, victims)
     last = -1
     for k in range(waiting_count):
         row = waiting[k] & ROW_MASK

@@ -6,12 +6,12 @@ from __future__ import annotations
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_NOT_CONSOLIDATED, R_PREEMPTED, UP
-from headway.core.columns import ROW_MASK
+from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import ctz, kernel
 from headway.place.assign import M_MORE, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_MEM, copy_layer, copy_room, take_mask
 from headway.place.passes import may_start, release_room, say_why
-from headway.place.victims import put_least_lost_last
+from headway.place.victims import goes_first, least_lost_last, priorities_by_loss
 
 NOBODY, NOT_SELECTED, SELECTED, POOLED, EVICTED = 0, 1, 2, 3, 4
 
@@ -32,9 +32,10 @@ def select(
 ) -> tuple[int, int]:  # fmt: skip
     """Selection by count, best rank first, merging the sorted keys of placed jobs with the sorted best of the waiting ones.
 
-    Fills `mark` (a placed row's part in this pass), `chosen` (selected waiting rows, by rank) and `victims` (placed rows that
-    were not selected, by rank); returns how many
-    of each. M[M_MORE] is set if capacity was left when the sorted waiting keys ran out, but there are more of them.
+    Placed jobs that rank as equals, with no waiting one between them, come by lost work, the most first; `placed` is put in that
+    order. Fills `mark` (a placed row's part in this pass), `chosen` (selected waiting rows, by rank) and `victims` (placed rows
+    that were not selected, by rank); returns how many of each. M[M_MORE] is set if capacity was left when the sorted waiting keys
+    ran out, but there are more of them.
     """
     kinds = C[c.C_KINDS]
     for kind in range(kinds):
@@ -44,9 +45,16 @@ def select(
         if N[c.N_PHASE, node] == UP:
             left[N[c.N_KIND, node]] += N[c.N_GPUS, node]
             capacity += N[c.N_GPUS, node]
-    selected, unselected, i, k = 0, 0, 0, 0
+    selected, unselected, i, k, equals = 0, 0, 0, 0, 0
     while i < placed_count or (k < sorted_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0)):
-        if k >= sorted_count or (i < placed_count and placed[i] < waiting[k]):
+        if k >= sorted_count or (i < placed_count and (i < equals or goes_first(placed[i], waiting[k], J, now))):
+            if i >= equals:
+                equals = i + 1
+                while equals < placed_count and placed[equals] >> ROW_BITS == placed[i] >> ROW_BITS:
+                    if k < sorted_count and not goes_first(placed[equals], waiting[k], J, now):
+                        break
+                    equals += 1
+                least_lost_last(placed, i, equals, now, J, victims[unselected:])
             row = placed[i] & ROW_MASK
             i += 1
             if k == sorted_count and sorted_count < waiting_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0):
@@ -139,7 +147,7 @@ def by_rank(
         elif J[c.J_GPUS, row] and (lowest > 0):
             if not layered:
                 copy_layer(A, AB, P, PB, C)
-                put_least_lost_last(victims, lowest, now, J, chosen[chosen_jobs:])
+                priorities_by_loss(victims, lowest, now, J, chosen[chosen_jobs:])
                 layered = True
                 for g in range(C[c.C_GPUS]):
                     owner[g] = -1

@@ -14,7 +14,7 @@ from headway.place.gang import A_CPU, A_MASK, A_MEM, clear, copy_layer, copy_roo
 from headway.place.passes import may_start, same_demand, say_why, within_limit
 from headway.place.ranked import EVICTED, NOBODY, on_up_nodes
 from headway.place.shared import add_milli, book_share, place_shared, shares_now, unbook_share
-from headway.place.victims import put_least_lost_last
+from headway.place.victims import equals_by_loss, goes_first
 
 STAYS, KEPT = 5, 6
 """Marks beside those of `ranked`: a placed job that is left alone, and one that has been reached and keeps its place."""
@@ -207,11 +207,11 @@ def by_rank_shared(
         if may_be_released(row, J, T, N):
             mark[row] = NOBODY
             give_back(row, J, T, N, C, F, FB, FG)
-    giving[:placed_count] = placed[:placed_count]
-    put_least_lost_last(giving, placed_count, now, J, work)
+        giving[i] = placed[i]
+    equals_by_loss(giving, placed_count, now, J, work)
     free, dirty, last, i = 0, True, -1, 0
     for k in range(waiting_count):
-        while i < placed_count and placed[i] < waiting[k]:
+        while i < placed_count and goes_first(placed[i], waiting[k], J, now):
             row = placed[i] & ROW_MASK
             if mark[row] == NOBODY:
                 mark[row] = KEPT

@@ -107,6 +107,7 @@ def place_by_rank(
         )  # fmt: skip
         if not s.M.item(M_MORE):
             break
+        s.keys_placed[:placed].sort()
         keys.sort()
         best = waiting
         s.M[:] = EMPTY_COUNTS
