@@ -40,8 +40,8 @@ class Case:
 def random_case(
     seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool, priorities: bool, quotas: bool = False, loses: bool = False
 ) -> Case:  # fmt: skip
-    """A few nodes and up to 14 jobs, contended, with whole seconds everywhere. `loses`: to most of them a stop may cost work, as far
-    as the scheduler knows."""
+    """A few nodes and up to 14 jobs, contended, with whole seconds everywhere. `loses`: as far as the scheduler knows, a stop may
+    cost most of them work."""
     r = random.Random(seed)
     wary = random.Random(seed + 2 * 10**6)
     people = random.Random(seed + 10**6)

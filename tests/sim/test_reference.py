@@ -7,26 +7,8 @@ import pytest
 from tests.sim.cases import KERNELS, POLICIES, fast_entries, random_case, slow_entries
 
 FEATURES = (
-    "",
-    "c",
-    "s",
-    "k",
-    "p",
-    "f",
-    "cs",
-    "fs",
-    "csk",
-    "fskp",
-    "cfskp",
-    "q",
-    "qc",
-    "qsp",
-    "qcfskp",
-    "w",
-    "wcfskp",
-    "wq",
-    "wqcfskp",
-)
+    "", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp", "q", "qc", "qsp", "qcfskp", "w", "wcfskp", "wqcfskp",
+)  # fmt: skip
 SEEDS_EACH = 12
 SEEDS_EACH_MORE = 3
 """For variants of a policy, and where queues have quotas."""
