@@ -7,7 +7,7 @@ import pytest
 from tests.sim.cases import KERNELS, POLICIES, fast_entries, random_case, slow_entries
 
 FEATURES = (
-    "", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp", "q", "qc", "qsp", "qcfskp", "w", "wcfskp", "wqcfskp",
+    "", "c", "s", "k", "p", "f", "cs", "fs", "csk", "fskp", "cfskp", "q", "qc", "qsp", "qcfskp", "w", "wcfskp",
 )  # fmt: skip
 SEEDS_EACH = 12
 SEEDS_EACH_MORE = 3
@@ -35,3 +35,15 @@ def test_equal_journals(policy: str, features: str) -> None:
         expected = slow_entries(case, policy, kernel)
         for skip in (True, False):
             assert fast_entries(case, policy, kernel, skip=skip) == expected, (seed, kernel, skip)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seed", "priorities"),
+    [("tiresias", 17015, False), ("tiresias", 17022, False), ("srtf", 17025, True), ("las", 17021, True), ("edf", 17025, True)],
+)
+def test_equal_journals_where_queues_have_quotas_and_lost_work_decides(policy: str, seed: int, priorities: bool) -> None:
+    """Seeds that differ from the same case without a loss."""
+    words = {"cpus": False, "saves": False, "faults": False, "kinds": False, "priorities": priorities, "quotas": True}
+    case, lossless = random_case(seed, **words, loses=True), random_case(seed, **words)
+    expected = slow_entries(case, policy, "best-fit")
+    assert fast_entries(case, policy, "best-fit", skip=True) == expected != slow_entries(lossless, policy, "best-fit")
