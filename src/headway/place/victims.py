@@ -40,7 +40,7 @@ def goes_first(placed: int, waiting: int, J: Table, now: int) -> bool:
     """Whether a placed job ranks before a waiting one, by their keys. Of equals that is the one that came first; but a placed job
     that has more time at risk than the other has waited stays before it."""
     if placed >> ROW_BITS == waiting >> ROW_BITS and placed > waiting:
-        return at_risk_us(J, placed & ROW_MASK, now) > now - J[c.J_QUEUED_AT, waiting & ROW_MASK]
+        return bool(at_risk_us(J, placed & ROW_MASK, now) > now - J[c.J_QUEUED_AT, waiting & ROW_MASK])
     return placed < waiting
 
 
