@@ -341,13 +341,12 @@ class Controller(Verbs):
         inbox, self._inbox = self._inbox, []
         if not inbox:
             return
-        now = self.now_us()
         try:
-            for job, attempt in self._take(inbox, now):
+            for job, attempt in self._take(inbox, self.now_us()):
                 await self._acknowledge(job, attempt)
             for entry in inbox:
                 if isinstance(entry, Change):
-                    self._record(await self._execute(entry.record(now, self._record)))
+                    self._record(await self._execute(entry.record(self.now_us(), self._record)))
         except BaseException:
             refuse(inbox)
             raise
