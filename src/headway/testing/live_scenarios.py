@@ -227,30 +227,30 @@ def live_scenario(seed: int, policy: str = "", policies: Sequence[str] = POLICIE
         scenario = replace(scenario, think_s=think_s, meanwhile=slow.choice([None, None, *Meanwhile]))
     if seed % 5 in (1, 3):  # The others stay as they were before owners asked for anything.
         asking = random.Random(f"asks {seed}")
-        scenario = replace(scenario, jobs=tuple(replace(job, asks=_asks(asking, job.at_s)) for job in scenario.jobs))
+        scenario = replace(scenario, jobs=tuple(replace(job, asks=_asks(asking, job)) for job in scenario.jobs))
     return replace(scenario, deaths=(), pauses=(), node_faults=()) if calm else scenario
 
 
-def _asks(r: random.Random, at_s: float) -> tuple[Asked, ...]:
-    """What the owner of a job that comes at `at_s` asks for."""
-    asks = []
+def _asks(r: random.Random, job: Owned) -> tuple[Asked, ...]:
+    """What the owner of a job asks for. One that would never end by itself keeps a time limit."""
+    asks, at_s = [], job.at_s
     for _ in range(r.choice([0, 1, 1, 2, 4])):
         at_s += r.choice([0.0, 0.01, r.uniform(0, 4), r.uniform(0, 30)])
         verb = r.choice(["hold", "hold", "requeue", "requeue", "update", "update"])
-        asks.append(Asked(at_s, verb, _update(r) if verb == "update" else NO_UPDATE))
+        asks.append(Asked(at_s, verb, _update(r, job) if verb == "update" else NO_UPDATE))
         if verb == "hold":
             at_s += r.choice([0.0, 0.5, r.uniform(0, 20)])
             asks.append(Asked(at_s, "release"))
     return tuple(asks)
 
 
-def _update(r: random.Random) -> Update:
+def _update(r: random.Random, job: Owned) -> Update:
     return r.choice(
         [
             Update(priority=r.choice([0, 50, 100])),
             Update(urgency=r.choice([1, 10])),
             Update(queue=r.choice(["other", "third"])),
             Update(deadline_us=r.choice([1, 10**8])),
-            Update(time_limit_us=r.choice([1, 5_000_000, NEVER])),
+            Update(time_limit_us=r.choice([1, 5_000_000, 40_000_000 if job.spec.time_limit_s else NEVER])),
         ]
     )
