@@ -62,7 +62,7 @@ def test_what_is_cancelled_is_not_learned_from() -> None:
 def test_in_the_long_run_four_of_five_lie_within(bias: float) -> None:
     """Forecasts whose truth is log-normal around them, all wrong by the same factor, known only when they have happened."""
     r = random.Random(7)
-    of, now, within, counted = Calibration(), 0.0, 0, 0
+    of, now, within, counted, moves = Calibration(), 0.0, 0, 0, (0.0, 0.0)
     comes: dict[int, float] = {}
     for job in range(3000):
         now += 20.0
@@ -71,7 +71,9 @@ def test_in_the_long_run_four_of_five_lie_within(bias: float) -> None:
         middle = math.exp(r.uniform(3, 8))
         said = Range(middle * 0.8, middle, middle * 1.25)
         real = middle * bias * math.exp(r.gauss(0, 0.8))
-        moved = of.widened(said, now)
+        if job % 50 == 0:
+            moves = of.moves(now)
+        moved = of.widened(said, now, moves)
         if of.count >= 200:
             counted += 1
             within += moved.p10 is not None and moved.p90 is not None and moved.p10 <= real <= moved.p90
