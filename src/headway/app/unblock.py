@@ -149,8 +149,7 @@ def checkpoint(view: ClusterView, job: JobView) -> Json:
     """What is safe of a job's progress: units, of how many done, and how old that is (s; null: it has said of none)."""
     J, row = view.state.J, job.row
     saved, done = int(J[c.J_UNITS_SAVED, row]), int(J[c.J_UNITS_DONE, row])
-    column = getattr(c, "J_SAVED_AT", None)
-    at = int(J[column, row]) if column is not None else -1
+    at = int(J[c.J_SAVED_AT, row])
     return {"units": saved, "units_done": max(done, 0), "age_s": (view.now_us - at) / US_PER_S if at >= 0 else None}
 
 
