@@ -85,6 +85,8 @@ class Controller:
         self.epoch, self._settings = 0, settings
         self.notes: list[str] = []
         """What whoever runs the cluster should be told of this start."""
+        self.hearers: list[Callable[[EventBatch], None]] = []
+        """Called with each batch that has been journalled and applied."""
         self._clock = clock
         self._inbox: list[Entry] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
@@ -312,6 +314,8 @@ class Controller:
         note_anchors(self.calendar, batch)
         self.drains.fold(batch)
         self.rounds.note(batch, own=own)
+        for hear in self.hearers:
+            hear(batch)
         self._tell()
 
     async def _round(self, due: int = 0) -> None:

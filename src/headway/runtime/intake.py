@@ -21,7 +21,7 @@ from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.drains import SICK, Drains
 from headway.runtime.inbox import OF_NODES, Submission
 from headway.runtime.launch import add_end, spec_text
-from headway.runtime.rights import Identity, permit
+from headway.runtime.rights import Identity, permit, permit_room
 from headway.runtime.settings import EVERYBODY, Settings
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,7 @@ class Intake:
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
                 waiting = sum(other.spec.user == entry.spec.user for other, _, is_new in answered if is_new)
+                permit_room(self.settings, self.state, len(fresh))
                 permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting)
                 public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
