@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway import __version__
@@ -156,7 +157,22 @@ class Guard:
         if length.isdigit() and int(length[:20]) > most:
             await problem(413, f"expected a body of at most {most} bytes")(scope, receive, send)
             return
-        await self.app(scope, receive, send)
+        await self.app(scope, _limited(receive, most), send)
+
+
+def _limited(receive: Receive, most: int) -> Receive:
+    """The same messages, but no more bytes of a body than these, however it is sent."""
+    left = most
+
+    async def limited() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise HTTPException(413, f"expected a body of at most {most} bytes")
+        return message
+
+    return limited
 
 
 _NO_TOKEN = (

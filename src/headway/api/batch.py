@@ -60,7 +60,7 @@ def add_batch(app: FastAPI, api: Api) -> None:
     @app.post("/v1/jobs/batch", openapi_extra=_BATCH_BODY, responses=problems(413), response_model=BatchOut, tags=["jobs"])
     async def submit_batch(request: Request, who: Person) -> Response:
         """Hand many jobs in, in one write of the journal. Each is taken in or refused for itself, as `POST /v1/jobs` would."""
-        entries = _entries(await read_json(request, controller, "a batch of jobs"))
+        entries = _entries(await read_json(request, "a batch of jobs"))
         results: list[dict[str, Any] | None] = [None] * len(entries)
         sound: list[tuple[int, JobSpec, str]] = []
         for index, (job_id, body) in enumerate(entries):

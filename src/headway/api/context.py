@@ -10,7 +10,7 @@ import orjson
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from headway.api.auth import Access, Principal, body_bytes_max
+from headway.api.auth import Access, Principal
 from headway.api.feed import Feed
 from headway.api.hears import Hears
 from headway.api.meters import Meters, Rates
@@ -63,22 +63,10 @@ def handed_in(who: Principal, body: Any) -> JobSpec:
     return replace(spec, user=who.user)
 
 
-async def read_body(request: Request, controller: Controller) -> bytes:
-    """The body; of at most as many bytes as the settings say, however it is sent."""
-    most = body_bytes_max(controller)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise HTTPException(413, f"expected a body of at most {most} bytes")
-    return bytes(body)
-
-
-async def read_json(request: Request, controller: Controller, what: str) -> Any:
-    """The body as JSON."""
-    body = await read_body(request, controller)
+async def read_json(request: Request, what: str) -> Any:
+    """The body as JSON, in which all numbers are finite and all text is Unicode."""
     try:
-        return orjson.loads(body)
+        return orjson.loads(await request.body())
     except orjson.JSONDecodeError as error:
         raise HTTPException(400, f"expected {what} in JSON: {error}") from None
 

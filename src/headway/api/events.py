@@ -41,7 +41,7 @@ def add_events(app: FastAPI, api: Api) -> None:
     """Declare the path."""
 
     @app.get(
-        "/v1/events", responses={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}} | problems(),
+        "/v1/events", responses=problems(also={200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}}),
         response_class=StreamingResponse, tags=["cluster"],
     )  # fmt: skip
     async def events(

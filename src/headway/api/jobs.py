@@ -59,7 +59,7 @@ def add_jobs(app: FastAPI, api: Api) -> None:
 
     @app.post(
         "/v1/jobs", status_code=201, openapi_extra=_JOB_BODY, tags=["jobs"],
-        responses={200: {"model": Submitted | DryRun, "description": "Handed in before, or only checked"}} | problems(409, 413),
+        responses=problems(409, 413, also={200: {"model": Submitted | DryRun, "description": "Known, or only checked"}}),
         response_model=Submitted,
     )  # fmt: skip
     async def submit(
@@ -69,7 +69,7 @@ def add_jobs(app: FastAPI, api: Api) -> None:
         dry_run: Annotated[bool, Query(description="only check it: it is not taken in")] = False,
     ) -> Response:
         """Hand a job in. 201 when it is new, 200 when it had been handed in before; it is safe in the journal then."""
-        spec = handed_in(who, await read_json(request, controller, "a job"))
+        spec = handed_in(who, await read_json(request, "a job"))
         if dry_run:
             return answer(dry_run_of(controller, spec, id))
         job, created = await controller.submit(spec, id)

@@ -26,6 +26,7 @@ LOOK_S = 0.1
 VALID_LOOKS = 10
 """At every so many looks, whether the token still opens anything."""
 TEXT = "text/plain; charset=utf-8"
+_TEXT = {"schema": {"type": "string"}}
 COUNT_MAX = 1 << 62
 
 
@@ -35,8 +36,7 @@ def add_logs(app: FastAPI, api: Api) -> None:
 
     @app.get(
         "/v1/jobs/{job_id}/logs", response_class=StreamingResponse, tags=["jobs"],
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}, MEDIA_TYPE: {"schema": {"type": "string"}}}}}
-        | problems(404),
+        responses=problems(404, also={200: {"content": {"text/plain": _TEXT, MEDIA_TYPE: _TEXT}}}),
     )  # fmt: skip
     async def logs(
         request: Request,
@@ -66,7 +66,7 @@ def add_logs(app: FastAPI, api: Api) -> None:
         look = _Look(api, request, job, rank, attempt or job.attempt, offset, only)
         if wants_events(request):
             return Stream(look.events(), MEDIA_TYPE, api.rates, who)
-        return Stream(look.bytes(follow), TEXT, api.rates, who)
+        return Stream(look.raw(follow), TEXT, api.rates, who)
 
 
 class _Look:
@@ -76,7 +76,7 @@ class _Look:
         self.api, self.request, self.job, self.rank = api, request, job, rank
         self.attempt, self.offset, self.only = attempt, offset, only
 
-    async def bytes(self, follow: bool) -> AsyncIterator[bytes]:
+    async def raw(self, follow: bool) -> AsyncIterator[bytes]:
         """What was written; with `follow` also what is still to come, of this attempt and of later ones."""
         async for chunk in self._chunks(follow):
             if chunk:

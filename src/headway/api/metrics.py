@@ -33,7 +33,7 @@ def add_metrics(app: FastAPI, api: Api) -> None:
     registry.register(ClusterCollector(api))
 
     @app.get(
-        "/metrics", responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}} | problems(),
+        "/metrics", responses=problems(also={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}),
         response_class=Response, tags=["cluster"],
     )  # fmt: skip
     async def metrics(who: Person) -> Response:

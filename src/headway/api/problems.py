@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -76,9 +77,9 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> 
     return Response(dumps(body), status, headers, media_type="application/problem+json")
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a path may answer beside its result, for OpenAPI. 401 and 503 may come from any."""
-    return {
+def problems(*statuses: int, also: Mapping[int, dict[str, Any]] | None = None) -> dict[int | str, dict[str, Any]]:
+    """What a path may answer beside its result, for OpenAPI: these, what any path may answer, and `also`."""
+    return dict(also or {}) | {
         status: {"model": Problem, "description": HTTPStatus(status).phrase, "content": {"application/problem+json": {}}}
         for status in sorted({400, 401, 403, 422, 429, 503, *statuses})
     }

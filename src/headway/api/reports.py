@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from headway.api.answers import answer
 from headway.api.auth import Someone, of_attempt, visible
-from headway.api.context import Api, read_body
+from headway.api.context import Api
 from headway.api.jobs import JobId
 from headway.api.jobviews import live_row
 from headway.api.problems import GoneError, problems
@@ -44,7 +44,7 @@ def add_reports(app: FastAPI, api: Api) -> None:
         """Tell of progress: steps, loss, accuracy, checkpoints that are durable, that the job is done. Numbers that can't be are
         refused one by one and said; they never fail the job."""
         job = visible(controller, who, job_id)
-        told = _reports(await read_body(request, controller))
+        told = _reports(await request.body())
         of_attempt(who, job, told.attempt)
         api.rates.take("reports", who.key, len(told.reports), controller.intake.settings.limits.reports_per_s)
         findings = await api.hears.report(job, told.attempt, told.rank, told.reports)
