@@ -102,7 +102,9 @@ class Verbs:
     async def cancel_many(self, public_ids: Sequence[str]) -> list[Answer]:
         """As `cancel`, for many jobs; an id that nobody has is answered with `NoSuchJobError`."""
         answers = [self._found(public_id) for public_id in public_ids]
-        numbers = tuple(job.number for job in answers if isinstance(job, JobRecord))
+        numbers = [job.number for job in answers if isinstance(job, JobRecord)]
+        if not numbers:
+            return answers
         entry = Cancellation(numbers, asyncio.get_running_loop().create_future())
         self._ask(entry)
         await entry.answer
@@ -125,25 +127,23 @@ class Verbs:
         return _record(await self._each([public_id], lambda job, now, out: change(self.intake, job, update, now, out)))
 
     async def _each(self, public_ids: Sequence[str], do: Callable[[JobRecord, int, EventBuffer], None]) -> list[Answer]:
-        """Do something to each job, whichever way it is named; a `UserError` of one concerns that one alone."""
-        answers: list[Answer] = []
+        """Do something to each job, once, however it is named; a `UserError` of one concerns that one alone."""
+        found = [self._found(public_id) for public_id in public_ids]
+        done = {job.number: job for job in found if isinstance(job, JobRecord)}
+        refused: dict[int, UserError] = {}
 
         def make(now: int) -> EventBatch:
             out = EventBuffer()
-            done: dict[int, Answer] = {}
-            for public_id in public_ids:
-                job = self._found(public_id)
-                if isinstance(job, JobRecord) and job.number not in done:
-                    try:
-                        do(job, now, out)
-                        done[job.number] = job
-                    except UserError as error:
-                        done[job.number] = error
-                answers.append(done[job.number] if isinstance(job, JobRecord) else job)
+            for job in done.values():
+                try:
+                    do(job, now, out)
+                except UserError as error:
+                    refused[job.number] = error
             return out.take()
 
-        await self.change(make)
-        return answers
+        if done:
+            await self.change(make)
+        return [refused.get(job.number, job) if isinstance(job, JobRecord) else job for job in found]
 
     async def change(self, make: Callable[[int], EventBatch]) -> None:
         """Journal, apply and carry out the events that `make` gives for the journal time. What `make` refuses is raised: nothing
