@@ -61,11 +61,15 @@ class Intake:
         named = {name: user.urgency_budget for name, user in settings.users.items() if name != EVERYBODY}
         self.budgets = UrgencyBudgets(named, settings.user(EVERYBODY).urgency_budget)
 
+    def grants(self) -> Grants:
+        """What the users' budgets have left."""
+        return Grants(self.budgets, self.state, self.names)
+
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
-        grants = Grants(self.budgets, self.state, self.names)
+        grants = self.grants()
         number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:

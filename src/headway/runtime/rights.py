@@ -45,7 +45,7 @@ def permit(spec: JobSpec, settings: Settings, identity: Identity, state: State, 
         UserError: why not.
     """
     user = settings.user(spec.user)
-    _permit_queue(spec, settings, user.queues)
+    permit_queue(spec, settings)
     gpus = _gpus(spec)
     if user.gpus_max is not None and gpus > user.gpus_max:
         raise UserError(f"{shown(spec.user)} may use at most {user.gpus_max} GPUs in one job, got {gpus}", key="resources.gpu")
@@ -57,7 +57,9 @@ def permit(spec: JobSpec, settings: Settings, identity: Identity, state: State, 
         _permit_account(spec, user.account)
 
 
-def _permit_queue(spec: JobSpec, settings: Settings, own: tuple[str, ...] | None) -> None:
+def permit_queue(spec: JobSpec, settings: Settings) -> None:
+    """Refuse a queue that there is not, or that is not for the job's user (`UserError`)."""
+    own = settings.user(spec.user).queues
     if settings.queues:
         known = {*settings.queues, DEFAULT_QUEUE}
         if spec.queue not in known:

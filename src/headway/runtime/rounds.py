@@ -58,7 +58,8 @@ US = 1_000_000
 T = TypeVar("T")
 _WAKES = (
     EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
-    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
+    EventKind.CANCEL_REQUESTED, EventKind.HOLD_SET, EventKind.PRIORITY_SET, EventKind.UPDATED, EventKind.NODE_UP,
+    EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
 )  # fmt: skip
 """Events after which a round is held at once: a job has come, a place may have become free, or the rules have changed."""
 
