@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.api.world import TOKEN, Api, is_problem
+from tests.runtime.fake import US, job
 
 from headway.api.auth import Access
 from headway.api.server import ApiServer, is_loopback
 from headway.core.errors import UserError
 from headway.core.model import to_json
 from headway.runtime.tokens import Role, TokenStore
-from tests.api.world import TOKEN, Api, is_problem
-from tests.runtime.fake import US, job
 
 USER, OPERATOR, ADMIN, TASK, NOBODY = "user", "operator", "admin", "task", "nobody"
 PEOPLE = {USER, OPERATOR, ADMIN}
@@ -147,7 +147,9 @@ async def test_the_token_says_whose_job_it_is(api: Api) -> None:
     async with api.of(api.token("operator", "olga")) as olga:
         assert is_problem(await olga.post("/v1/jobs", json=to_json(job("x", user="bob"), compact=True)), 403, "user: expected")
     async with api.of(api.token("admin", "ada")) as ada:
-        assert (await ada.post("/v1/jobs", json=to_json(job("z", user="bob"), compact=True), params={"id": "z"})).status_code == 201
+        assert (
+            await ada.post("/v1/jobs", json=to_json(job("z", user="bob"), compact=True), params={"id": "z"})
+        ).status_code == 201
         assert (await ada.get("/v1/jobs/z")).json()["user"] == "bob"
 
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
-
-import orjson
 
 from headway.core import columns as c
 from headway.core.columns import Name, NodePhase, Phase, Reason, StopRule
-from headway.core.model import JobSpec
 from headway.core.view import NodeView, gpus_of, reason_of
 from headway.runtime.board import JobRecord
 from headway.runtime.controller import Controller
 
 US_PER_S = 1_000_000
-PPM = 1_000_000
-NANO = 1_000_000_000
-PRIORITY: int = next(field.default for field in fields(JobSpec) if field.name == "priority")  # type: ignore[assignment]
 _STATES = tuple(phase.name.lower() for phase in Phase)
+_RULES = tuple(rule.name.lower() for rule in StopRule)
 _QUIET = (Reason.NONE, Reason.DONE)
 Row = Sequence[int]
 """A live job's column of the job table (`core.columns`), as plain numbers."""
@@ -65,86 +59,44 @@ def job_fields(controller: Controller, job: JobRecord, row: Row | None, now_us: 
     if waited_to is None:
         waited_to = job.ended_us if job.ended_us is not None else now_us
     wall = controller.calendar.wall
-    of_kind = _of_live(controller, row, run_us, now_us) if row is not None else _of_ended(job)
-    deadline_us = of_kind.pop("deadline_us")
     return {
         "job": job.id,
         "number": job.number,
         "name": job.name,
         "queue": job.queue,
         "user": job.user,
+        "group": job.group,
         "state": _STATES[phase],
         "reason": "" if reason in _QUIET else reason.word,
         "message": job.message,
         "note": job.note,
+        "priority": job.priority,
         "urgency": job.urgency,
+        "held": job.held,
         "attempt": job.attempt,
         "preemptions": job.preemptions,
         "gpus": job.gpus,
         "tasks": job.tasks,
-        "nodes": list(job.nodes),
+        "nodes": job.nodes,
+        "node_places": _places(controller, row) if row is not None and row[c.J_HELD_TASKS] else (),
         "submitted_at": wall(job.submitted_us),
         "started_at": None if job.first_started_us is None else wall(job.first_started_us),
         "ended_at": None if job.ended_us is None else wall(job.ended_us),
-        "deadline_at": None if deadline_us is None else wall(deadline_us),
+        "deadline_at": None if job.deadline_us is None else wall(job.deadline_us),
+        "time_limit_s": None if job.time_limit_us is None else job.time_limit_us / US_PER_S,
         "wait_s": (waited_to - job.submitted_us) / US_PER_S,
         "run_s": run_us / US_PER_S,
+        "eta_s": None if row is None else _remaining_s(row, run_us),
         "exit_code": job.exit_code,
-    } | of_kind
-
-
-def _of_live(controller: Controller, row: Row, run_us: int, now_us: int) -> dict[str, Any]:
-    """What the tables know of a live job."""
-    names = controller.state.names
-    deadline, limit, steps, total = row[c.J_DEADLINE], row[c.J_TIME_LIMIT], row[c.J_UNITS_DONE], row[c.J_UNITS_TOTAL]
-    return {
-        "group": names[Name.GROUP].get(row[c.J_GROUP], "") if row[c.J_GROUP] >= 0 else "",
-        "priority": row[c.J_PRIORITY],
-        "held": bool(row[c.J_HOLD]),
-        "node_places": _places(controller, row) if row[c.J_HELD_TASKS] else [],
-        "deadline_us": deadline if 0 < deadline < c.NEVER else None,
-        "time_limit_s": limit / US_PER_S if limit < c.NEVER else None,
-        "eta_s": _remaining_s(row, run_us),
-        "steps": steps or None,
-        "total": total or None,
-        "loss": _observed(row[c.J_LOSS], NANO),
-        "accuracy": _observed(row[c.J_ACCURACY], PPM),
-        "saved_step": row[c.J_UNITS_SAVED] or None,
-        "saved_age_s": saved_age_s(row, now_us),
-        "goal_accuracy": row[c.J_ACC_REQUIRED] / PPM or None,
-        "stop_rule": StopRule(row[c.J_RULE_IN_FORCE]).name.lower(),
+        "steps": job.units or None,
+        "total": job.total,
+        "loss": job.loss,
+        "accuracy": job.accuracy,
+        "saved_step": job.saved_units,
+        "saved_age_s": None if job.saved_us is None or job.ended else (now_us - job.saved_us) / US_PER_S,
+        "goal_accuracy": job.goal_accuracy,
+        "stop_rule": job.stop_rule if row is None else _RULES[row[c.J_RULE_IN_FORCE]],
     }
-
-
-def _of_ended(job: JobRecord) -> dict[str, Any]:
-    """What is left of a job that has ended: what was handed in."""
-    try:
-        spec = orjson.loads(job.spec)
-    except orjson.JSONDecodeError:
-        spec = {}
-    deadline_s, stop, progress = spec.get("deadline_s"), spec.get("stop") or {}, spec.get("progress") or {}
-    return {
-        "group": spec.get("group", ""),
-        "priority": spec.get("priority", PRIORITY),
-        "held": False,
-        "node_places": [],
-        "deadline_us": None if deadline_s is None else job.submitted_us + round(deadline_s * US_PER_S),
-        "time_limit_s": spec.get("time_limit_s"),
-        "eta_s": None,
-        "steps": None,
-        "total": progress.get("total"),
-        "loss": None,
-        "accuracy": None,
-        "saved_step": None,
-        "saved_age_s": None,
-        "goal_accuracy": spec.get("goal_accuracy"),
-        "stop_rule": stop.get("rule", "fixed"),
-    }
-
-
-def saved_age_s(row: Row, now_us: int) -> float | None:
-    """How old the newest durable checkpoint is; None without one, or where that is not known."""
-    return None
 
 
 def _remaining_s(row: Row, run_us: int) -> float | None:
@@ -162,10 +114,6 @@ def _places(controller: Controller, row: Row) -> list[dict[str, Any]]:
     for node, mask in state.T[[c.T_HELD_NODE, c.T_HELD_MASK], first : first + row[c.J_HELD_TASKS]].T.tolist():
         held[node] = held.get(node, 0) | mask
     return [{"node": state.name(Name.NODE, node), "gpus": list(gpus_of(mask))} for node, mask in held.items() if node >= 0]
-
-
-def _observed(value: int, scale: int) -> float | None:
-    return None if value == c.NOTHING else value / scale
 
 
 def node_json(controller: Controller, node: NodeView) -> dict[str, Any]:
