@@ -112,8 +112,10 @@ async def test_all_that_the_filters_leave(api: Api) -> None:
     assert (await api.client.post("/v1/jobs/cancel", json={"all": True, "queue": "none"})).json()["jobs"] == []
     many = (await api.client.post("/v1/jobs/cancel", json={"all": True})).json()
     assert len(many["jobs"]) == 8 and {found["state"] for found in many["jobs"]} == {"stopping", "cancelled"}
-    for body, text in [({}, "either"), ({"all": True, "jobs": []}, "either"), ({"jobs": [], "user": "x"}, "filters"),
-                       ({"all": True, "state": "quued"}, "did you mean 'queued'"), ({"jobs": ["a0"], "every": 1}, "every")]:  # fmt: skip
+    for body, text in [
+        ({}, "either"), ({"all": True, "jobs": []}, "either"), ({"jobs": [], "user": "x"}, "filters"),
+        ({"all": True, "state": "quued"}, "did you mean 'queued'"), ({"jobs": ["a0"], "every": 1}, "every"),
+    ]:  # fmt: skip
         assert is_problem(await api.client.post("/v1/jobs/cancel", json=body), 422, text)
 
 
@@ -173,7 +175,8 @@ async def test_a_dry_run_says_what_would_be_and_does_nothing(api: Api) -> None:
     segments, names = api.controller.journal.segments, dict(api.controller.state.names)
     told = await api.post_job(job("x", workers=2, queue="vision", user="new"), dry_run=True)
     assert (told.status_code, told.json()) == (200, {
-        "dry_run": True, "state": "would-queue", "message": "", "name": "x", "user": "new", "queue": "vision", "gpus": 2, "tasks": 2,
+        "dry_run": True, "state": "would-queue", "message": "", "name": "x", "user": "new", "queue": "vision", "gpus": 2,
+        "tasks": 2,
     })  # fmt: skip
     big = (await api.post_job(job("x", workers=9, queue="vision"), dry_run=True)).json()
     assert big["state"] == "rejected" and "needs 9 workers" in big["message"]
@@ -212,5 +215,6 @@ async def test_a_job_tells_all_that_is_known_of_it(api: Api) -> None:
     await api.settle()
     ended = (await api.client.get("/v1/jobs/x")).json()
     assert {key: ended[key] for key in ("priority", "group", "time_limit_s", "total", "stop_rule", "node_places", "eta_s")} == {
-        "priority": 70, "group": "g", "time_limit_s": 300.0, "total": 50, "stop_rule": "optstop", "node_places": [], "eta_s": None,
+        "priority": 70, "group": "g", "time_limit_s": 300.0, "total": 50, "stop_rule": "optstop", "node_places": [],
+        "eta_s": None,
     }  # fmt: skip
