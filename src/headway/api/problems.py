@@ -79,11 +79,11 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> 
 
 def problems(*statuses: int, also: Mapping[int, dict[str, Any]] | None = None) -> dict[int | str, dict[str, Any]]:
     """What a path may answer beside its result, for OpenAPI: these, what any path may answer, and `also`."""
-    found: dict[int | str, dict[str, Any]] = {**(also or {})}
-    return found | {
-        status: {"model": Problem, "description": HTTPStatus(status).phrase, "content": {"application/problem+json": {}}}
-        for status in sorted({400, 401, 403, 422, 429, 503, *statuses})
-    }
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    found: dict[int | str, dict[str, Any]] = dict(also.items()) if also else {}
+    for status in sorted({400, 401, 403, 422, 429, 503, *statuses}):
+        found[status] = {"description": HTTPStatus(status).phrase, "content": content}
+    return found
 
 
 def add_problems(app: FastAPI, controller: Controller) -> None:

@@ -28,9 +28,9 @@ from headway.api.jobs import add_jobs
 from headway.api.logs import add_logs
 from headway.api.meters import Meters, Rates
 from headway.api.metrics import add_metrics
-from headway.api.problems import add_problems, problem, problems
+from headway.api.problems import Problem, add_problems, problem, problems
 from headway.api.reports import add_reports
-from headway.api.schemas import EventOut, Health
+from headway.api.schemas import EventOut, Health, ReportIn
 from headway.api.tokens import add_tokens
 from headway.app.operate import Reloader
 from headway.core.errors import UserError, shown
@@ -70,7 +70,7 @@ def make_app(
     add_tokens(app, api)
     add_metrics(app, api)
     _add_health(app, controller)
-    _describe_events(app)
+    _describe(app)
     return app
 
 
@@ -90,14 +90,15 @@ def _add_health(app: FastAPI, controller: Controller) -> None:
         return answer({"status": "ready", "version": __version__})
 
 
-def _describe_events(app: FastAPI) -> None:
-    """Add what the data of an event look like, which no path returns as a whole, to the description."""
+def _describe(app: FastAPI) -> None:
+    """Add to the description what no path returns as a whole: what the data of an event look like, and problems."""
     describe = app.openapi
 
     def openapi() -> dict[str, object]:
         described = describe()
         schemas = described.setdefault("components", {}).setdefault("schemas", {})
-        schemas.setdefault("EventOut", EventOut.model_json_schema(ref_template="#/components/schemas/{model}"))
+        for model in (EventOut, Problem, ReportIn):
+            schemas.setdefault(model.__name__, model.model_json_schema(ref_template="#/components/schemas/{model}"))
         return described
 
     app.openapi = openapi  # type: ignore[method-assign]
