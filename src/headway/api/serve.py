@@ -189,7 +189,7 @@ async def _lead(prepared: Prepared, journal: Journal, on_ready: Callable[[Ready]
     )  # fmt: skip
     controller = Controller(
         journal, engine, _brains(prepared.chosen), pace=Pace(interval_us=prepared.interval_us),
-        capabilities=engine.capabilities(), settings=prepared.settings, identity=Identity.here(),
+        capabilities=engine.capabilities(), settings=prepared.settings, identity=Identity.here(), home=home.root,
     )  # fmt: skip
 
     def lost(why: str) -> None:
@@ -267,6 +267,7 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         access = Access(home.token(), owner_name(), TokenStore(home.tokens_file))
         server = ApiServer(controller, access, prepared.port, reloader, host=prepared.host)
         await server.start()
+        controller.url = server.url
         ready = Ready(
             server.url,
             home.root,
