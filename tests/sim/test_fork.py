@@ -26,8 +26,8 @@ from headway.testing.builders import JobSketch, cluster, job, state, workload
 from headway.workloads.schema import Workload
 
 US = 1_000_000
-CLASSICS = ["fifo", "fifo-backfill", "sjf", "srtf", "las:quantum=600", "tiresias:threshold=900", "tiresias:threshold=900,variant=gittins", "edf", "drf",
-            "borg-fair", "random", "graphene"]  # fmt: skip
+CLASSICS = ["fifo", "fifo-backfill", "sjf", "srtf", "las:quantum=600", "tiresias:threshold=900", "edf", "drf",
+            "tiresias:threshold=900,variant=gittins", "borg-fair", "random", "graphene"]  # fmt: skip
 
 
 def load_of(seed: int, count: int = 30) -> Workload:
@@ -39,8 +39,8 @@ def load_of(seed: int, count: int = 30) -> Workload:
         work = r.choice([30, 90, 200, 600, 1500, 4000])
         jobs.append(
             job(
-                f"j{i}", r.choice([1, 1, 1, 2, 4, 6]), work, t, estimate_s=work * r.choice([0.5, 1, 1, 3]), save_s=r.choice([0, 7]),
-                restore_s=r.choice([0, 13, 45]), user=r.randrange(3), priority=r.choice([50, 50, 60]),
+                f"j{i}", r.choice([1, 1, 1, 2, 4, 6]), work, t, estimate_s=work * r.choice([0.5, 1, 1, 3]),
+                save_s=r.choice([0, 7]), restore_s=r.choice([0, 13, 45]), user=r.randrange(3), priority=r.choice([50, 50, 60]),
                 deadline_s=t + r.choice([500, 5000]),
             )
         )  # fmt: skip
@@ -58,8 +58,15 @@ def truth_of(run: Simulation, now: int) -> Truth:
     return Truth(jobs, left, np.where(W[w.W_STATUS] == w.SAVING, W[w.W_SINCE] - now, 0))
 
 
-@pytest.mark.parametrize("policy", CLASSICS)
-@pytest.mark.parametrize("interval_s", [0, 60])
+# With rounds at events alone the simulator also holds one where an end was announced that became void, if the policy wants to be
+# asked again at once: a fork has no such announcement.
+WAKEFUL = ("las", "tiresias")
+
+
+@pytest.mark.parametrize(
+    ("policy", "interval_s"),
+    [(policy, s) for policy in CLASSICS for s in (0, 7, 60) if s or not policy.startswith(WAKEFUL)],
+)
 def test_with_the_truth_and_nobody_else_a_fork_is_what_the_simulator_then_does(policy: str, interval_s: int) -> None:
     load, where = load_of(len(policy) + interval_s), cluster([4, 4])
     last = int(load.submitted_us[-1])
@@ -67,7 +74,7 @@ def test_with_the_truth_and_nobody_else_a_fork_is_what_the_simulator_then_does(p
 
     def watch(run: Simulation) -> None:
         now = run.now_us
-        if now < last or run.rounds % 7:
+        if now < last or run.rounds % 3 or len(forks) > 5:
             return
         memo = run.memo
         if remembers(run.brains.policy) and run.since_round:

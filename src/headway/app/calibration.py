@@ -1,13 +1,13 @@
-"""How far past forecasts were off, and intervals widened (or narrowed) by that: conformalised quantile regression.
+"""How far past forecasts were off, and intervals widened (or narrowed) by that: conformalised quantile regression, censored.
 
 A forecast says when something will happen at the earliest and at the latest (its 10 % and 90 % quantiles), counted from when it
-was made. When it has happened, two scores are kept: by which factor it came before the one and by which after the other. An
-interval is then moved at each end by the 90 % quantile of the newest scores there (Romano, Patterson and Candès, 2019,
-asymmetric), so that in the long run 10 % of what happens lies beyond each end, whatever the forecasts leave out: arrivals above
-all, and users' estimates that are all too high. Scores are factors of time + `OFFSET_S`, since seconds matter less of hours.
+was made. When it has happened, two scores are kept: by which factor it came after the one and after the other. An interval is
+then moved at each end to where 10 % of the newest scores there lie beyond it (Romano, Patterson and Candès, 2019, asymmetric):
+so in the long run 10 % of what happens lies beyond each end, whatever the forecasts leave out, arrivals above all, and users'
+estimates that are all too high. Scores are logarithms of factors of time + `OFFSET_S`, since seconds matter less of hours.
 
-What has not happened yet counts as soon as it is later than the latest, as late as it is by then: else only what comes early
-would be learned from.
+What has not happened yet counts as later than now. Without that, what comes early would be learned from first: of a day's
+forecasts the short ones are known by the evening. So quantiles are those of Kaplan and Meier (1958) for censored times.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+
+import numpy as np
+
+from headway.core.arrays import Bools, Floats
 
 OFFSET_S = 30.0
 KEPT_MAX = 400
@@ -53,8 +57,8 @@ class Calibration:
 
     open: dict[int, list[Made]] = field(default_factory=dict)
     """By job."""
-    low: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_MAX))
-    high: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_MAX))
+    scores: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_MAX))
+    """After the earliest, and after the latest."""
     waiting: int = 0
 
     def expect(self, job: int, at_s: float, said: Range) -> None:
@@ -68,31 +72,29 @@ class Calibration:
         """What was forecast of a job has happened; None: it never will (it was cancelled, say)."""
         made = self.open.pop(job, [])
         self.waiting -= len(made)
-        for one in made if at_s is not None else ():
-            assert at_s is not None
-            low, high = scores(one, at_s - one.at_s)
-            self.low.append(low)
-            self.high.append(high)
+        if at_s is not None:
+            self.scores.extend(after(one, at_s - one.at_s) for one in made)
 
     @property
     def count(self) -> int:
         """How many scores there are."""
-        return len(self.low)
+        return len(self.scores)
 
-    def late(self, now_s: float) -> list[float]:
-        """Scores at the far end of forecasts whose time is over without it."""
-        return [
-            score for all_of in self.open.values() for one in all_of[-1:]
-            if (score := scores(one, now_s - one.at_s)[1]) > 0
-        ]  # fmt: skip
+    def moves(self, now_s: float) -> tuple[float, float]:
+        """Where 10 % of the scores lie before, and 10 % after: the moves of the two ends (log of a factor)."""
+        known = np.array(self.scores, np.float64).reshape(-1, 2)
+        newest = sorted((one for made in self.open.values() for one in made), key=lambda one: one.at_s)[-KEPT_MAX:]
+        still = np.array([after(one, now_s - one.at_s) for one in newest], np.float64).reshape(-1, 2)
+        happened = np.repeat((True, False), (len(known), len(still)))
+        low, high = np.concatenate([known, still]).T
+        return quantile(low, happened, TAIL), quantile(high, happened, 1 - TAIL)
 
-    def widened(self, said: Range, now_s: float) -> Range:
+    def widened(self, said: Range, now_s: float, moves: tuple[float, float] | None = None) -> Range:
         """The range with its ends moved. The median stays, but for an interval that it lies outside of."""
         if self.count < SCORES_MIN or said.p10 is None:
             return said
-        early = _upper(list(self.low))
-        late = _upper([*self.high, *self.late(now_s)])
-        low = max((said.p10 + OFFSET_S) * math.exp(-early) - OFFSET_S, 0.0)
+        early, late = self.moves(now_s) if moves is None else moves
+        low = max((said.p10 + OFFSET_S) * math.exp(early) - OFFSET_S, 0.0)
         high = None if said.p90 is None else max((said.p90 + OFFSET_S) * math.exp(late) - OFFSET_S, low)
         middle = said.p50
         if middle is not None:
@@ -100,13 +102,18 @@ class Calibration:
         return Range(low, middle, high)
 
 
-def scores(made: Made, after_s: float) -> tuple[float, float]:
-    """By how much (log of a factor) it came before the earliest, and after the latest."""
-    came = math.log(max(after_s, 0.0) + OFFSET_S)
-    return math.log(made.low_s + OFFSET_S) - came, came - math.log(made.high_s + OFFSET_S)
+def after(made: Made, came_s: float) -> tuple[float, float]:
+    """By how much (log of a factor) it came after the earliest, and after the latest."""
+    came = math.log(max(came_s, 0.0) + OFFSET_S)
+    return came - math.log(made.low_s + OFFSET_S), came - math.log(made.high_s + OFFSET_S)
 
 
-def _upper(values: list[float]) -> float:
-    """The quantile that a new value stays below with probability 1 − TAIL."""
-    ranked = sorted(values)
-    return ranked[min(math.ceil((1 - TAIL) * (len(ranked) + 1)), len(ranked)) - 1]
+def quantile(values: Floats, happened: Bools, level: float) -> float:
+    """The quantile of values of which some are only known to be greater than they are (`happened` false): that of Kaplan and
+    Meier's distribution; the greatest that has happened if that does not get so far."""
+    order = np.lexsort((~happened, values))
+    left = len(values) - np.arange(len(values))
+    below = 1 - np.cumprod(np.where(happened[order], 1 - 1 / left, 1.0))
+    beyond = happened[order] & (below >= level - 1e-12)
+    at = int(np.argmax(beyond)) if beyond.any() else int(np.flatnonzero(happened[order])[-1])
+    return float(values[order][at])

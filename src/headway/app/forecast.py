@@ -18,7 +18,7 @@ from headway.core.policy import Memo
 from headway.core.round import Brains
 from headway.core.state import State
 from headway.core.units import US_PER_S
-from headway.sim.fork import Rhythm, fork
+from headway.sim.fork import ForkResult, Rhythm, fork
 from headway.sim.guess import Guess
 
 SAMPLES = 16
@@ -76,19 +76,18 @@ def forecast(
     `watch`: the job that matters; each fork ends with it.
     """
     begin = clock()
-    made = []
-    cut = False
+    made: list[ForkResult] = []
+    cut = over = False
+
+    def go_on() -> bool:
+        nonlocal over
+        over = clock() - begin > budget_s
+        return not over
+
     for sample in range(samples):
         if sample and clock() - begin > budget_s * sample / (sample + 1):
             cut = True
             break
-        over = False
-
-        def go_on() -> bool:
-            nonlocal over
-            over = clock() - begin > budget_s
-            return not over
-
         result = fork(
             state, memo, brains.policy, guess.draw(seed + sample), now_us=now_us, horizon_us=horizon_us, seed=seed,
             rhythm=rhythm, brains=brains, capabilities=capabilities, watch=watch, go_on=go_on,
@@ -97,10 +96,15 @@ def forecast(
         if over and made:
             break
         made.append(result)
-    columns = [[getattr(one, name) for one in made] for name in ("start_us", "end_us", "stop_us", "preemptions")]
-    tables: list[Table] = [np.array(rows, np.int64).reshape(len(made), -1) for rows in columns]
-    whole = watch is None and not cut
-    return Forecast(now_us, guess.jobs, *tables, whole, min(one.until_us for one in made), cut)
+    return Forecast(
+        now_us, guess.jobs, _table([one.start_us for one in made]), _table([one.end_us for one in made]),
+        _table([one.stop_us for one in made]), _table([one.preemptions for one in made]), watch is None and not cut,
+        min(one.until_us for one in made), cut,
+    )  # fmt: skip
+
+
+def _table(rows: list[Ints]) -> Table:
+    return np.stack(rows)
 
 
 def quantiles(times_us: Ints, now_us: int) -> Range:

@@ -189,7 +189,7 @@ class Rounds:
 
     def adopt(self, brains: Brains, state: State, memo: Memo, histories: Histories | None, now_us: int) -> None:
         """Decide by another policy from the next round on; its memo and histories are those of the whole journal (None: the
-        histories that are there go on). What the one before is still thinking is not heard: it keeps the mind that it thinks with."""
+        histories that are there go on). What the one before is still thinking is not heard: it keeps its mind."""
         for answer in (self._lost, self._asked.answer if self._asked is not None else None):
             if answer is not None:
                 answer.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -263,7 +263,7 @@ class _Run(Simulation):
         capabilities: Capabilities | None, sinks: tuple[Callable[[EventBatch], None], ...],
     ) -> None:  # fmt: skip
         self._begin(
-            state, world, brains, memo, seed=seed, interval_us=rhythm.interval_us, capabilities=capabilities, strict=False
+            state, world, brains, memo, None, seed=seed, interval_us=rhythm.interval_us, capabilities=capabilities, strict=False
         )
         self.sinks = sinks
         self.last_us, self.fresh = rhythm.last_us, rhythm.fresh

@@ -85,9 +85,11 @@ class Simulation:
         )
         memo = brains.policy.start() if remembers(brains.policy) else None
         source = FaultyLink(world, faults) if faults else world
-        self._begin(State(), source, brains, memo, seed=seed, interval_us=interval_us, capabilities=capabilities, strict=strict)
+        self._begin(
+            State(), source, brains, memo, Histories() if asks(brains.policy) else None, seed=seed, interval_us=interval_us,
+            capabilities=capabilities, strict=strict,
+        )  # fmt: skip
         self.skip = skip
-        self.histories = Histories() if asks(brains.policy) else None
         self.reconcile_us = int(faults.reconcile_s * US) if faults else 0
         self.reconcile_at = self.reconcile_us or c.NEVER
         self.writer = JournalWriter(sinks)
@@ -95,8 +97,8 @@ class Simulation:
         self._record(cluster.events(0, workload.users, workload.queues))
 
     def _begin(
-        self, state: State, source: Source, brains: Brains, memo: Memo, *, seed: int, interval_us: int,
-        capabilities: Capabilities | None, strict: bool,
+        self, state: State, source: Source, brains: Brains, memo: Memo, histories: Histories | None, *, seed: int,
+        interval_us: int, capabilities: Capabilities | None, strict: bool,
     ) -> None:  # fmt: skip
         """Before the first round on a state and a world."""
         self.state, self.source, self.brains, self.seed, self.interval_us = state, source, brains, seed, interval_us
@@ -105,7 +107,7 @@ class Simulation:
         policy = brains.policy
         self.fold: Callable[[Memo, EventBatch], Memo] | None = policy.fold if remembers(policy) else None
         self.memo = memo
-        self.histories: Histories | None = None
+        self.histories = histories
         """What the policy's requests are answered from; nothing is kept for a policy that makes none."""
         self.since_round: list[EventBatch] = []
         self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
