@@ -82,7 +82,7 @@ class Run:
         run.writer.close()
 
     def _note(self, batch: EventBatch) -> None:
-        for t, kind, job, *_ in batch.records[batch.records[:, c.E_KIND] == EventKind.STARTED].tolist():
+        for t, _, job, *_ in batch.records[batch.records[:, c.E_KIND] == EventKind.STARTED].tolist():
             self.starts.setdefault(job, []).append(t)
 
     def start_after(self, job: int, now: int) -> float:
@@ -96,7 +96,8 @@ class Run:
 def until(load: Workload, now: int) -> Workload:
     """The jobs that were there by an instant."""
     kept = int(np.searchsorted(load.submitted_us, now, side="right"))
-    columns = {name: getattr(load, name)[:, :kept] if getattr(load, name).size else getattr(load, name) for name in ("spec", "truth", "hints")}
+    tables = {name: getattr(load, name) for name in ("spec", "truth", "hints")}
+    columns = {name: table[:, :kept] if table.size else table for name, table in tables.items()}
     return replace(
         load, submitted_us=load.submitted_us[:kept], work_us=load.work_us[:kept], detail_at=load.detail_at[: kept + 1],
         details=load.details[: load.detail_at[kept]], job_names=load.job_names[:kept], frozen_sha256="", **columns,
@@ -204,8 +205,8 @@ def main() -> None:
     first, _, last = given.seeds.partition("..")
     seeds = range(int(first), int(last or first) + 1)
     workloads = [tuple(text.split("@")) for text in given.workload] if given.workload else WORKLOADS
-    print("| workload, policy | forecasts | real, s | alone: in 80 % | error, s | real: in 80 % | error, s | later | calibrated: in 80 % | error, s | width, s | calibrated |")
-    print("|" + "---|" * 12)
+    print("| workload, policy | forecasts | real, s | alone: in 80 % | error, s | real: in 80 % | error, s | later", end=" ")
+    print("| calibrated: in 80 % | error, s | width, s | calibrated |\n|" + "---|" * 12)
     for spec, cluster in workloads:
         where = parse_cluster(cluster)
         for policy in given.policy or POLICIES:
@@ -217,7 +218,10 @@ def main() -> None:
             name = f"`{spec.partition(',')[0]}`, `{policy}`"
             print(line(f"{name} start", starts), flush=True)
             print(line(f"{name} end", ends), flush=True)
-            print(f"<!-- {len(took)} forecasts of all jobs, median {np.median(took):.2f} s, longest {max(took, default=0):.2f} s -->", flush=True)
+            longest = max(took, default=0)
+            print(
+                f"<!-- {len(took)} forecasts of all jobs, median {np.median(took):.2f} s, longest {longest:.2f} s -->", flush=True
+            )
 
 
 if __name__ == "__main__":
