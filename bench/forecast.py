@@ -21,7 +21,6 @@ from headway.core.columns import EventKind, Phase
 from headway.core.events import EventBatch
 from headway.core.policy import remembers
 from headway.core.round import Brains
-from headway.metrics.fold import M_END, MetricsFold
 from headway.perf.histories import Histories
 from headway.policies.registry import make_policy
 from headway.sim.fork import Rhythm
@@ -49,6 +48,24 @@ class Said:
     """What happened, and what would have if nobody had arrived after the instant."""
 
 
+class Noted(Simulation):
+    """A simulation that notes at once when jobs come up, and when they end."""
+
+    starts: dict[int, list[int]]
+    ends: dict[int, int]
+
+    def _record(self, batch: EventBatch) -> None:
+        for t, kind, job, *_ in batch.records[np.isin(batch.records[:, c.E_KIND], NOTED)].tolist():
+            if kind == EventKind.STARTED:
+                self.starts.setdefault(job, []).append(t)
+            else:
+                self.ends[job] = t
+        super()._record(batch)
+
+
+NOTED = (EventKind.STARTED, EventKind.COMPLETED)
+
+
 @dataclass
 class Run:
     """One simulated run that can be watched, and that knows what a controller's histories do."""
@@ -59,16 +76,16 @@ class Run:
     seed: int
     interval_us: int = 60 * US
     starts: dict[int, list[int]] = field(default_factory=dict)
-    metrics: MetricsFold = field(default_factory=MetricsFold)
+    ends: dict[int, int] = field(default_factory=dict)
 
-    def rounds(self) -> Iterator[Simulation]:
+    def rounds(self) -> Iterator[Noted]:
         """Go on to the end; gives the simulation after each round."""
         chosen = make_policy(self.policy)
-        run = Simulation(
+        run = Noted(
             self.load, self.where, Brains(chosen, chosen, chosen), seed=self.seed, interval_us=self.interval_us, skip=True,
-            faults=None, sinks=(self._note, self.metrics.update),
+            faults=None, sinks=(),
         )  # fmt: skip
-        run.histories = Histories()
+        run.histories, run.starts, run.ends = Histories(), self.starts, self.ends
         while (due := run.next_us()) < c.NEVER:
             run.take_events(due)
             if not run.live():
@@ -79,18 +96,13 @@ class Run:
             if run.due(due):
                 run.round(due)
                 yield run
-        run.writer.close()
-
-    def _note(self, batch: EventBatch) -> None:
-        for t, _, job, *_ in batch.records[batch.records[:, c.E_KIND] == EventKind.STARTED].tolist():
-            self.starts.setdefault(job, []).append(t)
 
     def start_after(self, job: int, now: int) -> float:
         """When a job comes up next, s from now."""
         return next(((t - now) / US for t in self.starts.get(job, ()) if t >= now), np.inf)
 
     def end_after(self, job: int, now: int) -> float:
-        return (int(self.metrics.M[job, M_END]) - now) / US
+        return (self.ends[job] - now) / US
 
 
 def until(load: Workload, now: int) -> Workload:
@@ -110,23 +122,19 @@ def examined(run: Run, instants: int, samples: int, alone: bool) -> tuple[list[S
     of_starts, of_ends = Calibration(), Calibration()
     gap = max(int(1.3 * run.load.span_us) // instants, 1)
     due = int(run.load.submitted_us[0]) + gap
-    alive: dict[int, float] = {}
     for sim in run.rounds():
         now, state = sim.now_us, sim.state
         if now < due or not state.C[c.C_WAITING]:
             continue
         due = now + gap
         for job in list(of_starts.open):  # what is known by now
-            made_us = of_starts.open[job][-1].at_s * US
-            row = state.row(job)
-            if row is None or state.J[c.J_STARTED_AT, row] >= made_us or state.J[c.J_FIRST_START, row] >= made_us:
-                came = int(state.J[c.J_STARTED_AT, row]) if row is not None else -1
-                if row is not None and state.J[c.J_FIRST_START, row] >= made_us:
-                    came = int(state.J[c.J_FIRST_START, row])
-                of_starts.happened(job, came / US if came >= 0 else None)
+            made_us = round(of_starts.open[job][-1].at_s * US)
+            came_s = run.start_after(job, made_us)
+            if np.isfinite(came_s):
+                of_starts.happened(job, made_us / US + came_s)
         for job in list(of_ends.open):
-            if state.row(job) is None:
-                of_ends.happened(job, alive.pop(job, now / US))
+            if job in run.ends:
+                of_ends.happened(job, run.ends[job] / US)
         policy, memo = sim.brains.policy, sim.memo
         for batch in sim.since_round if remembers(policy) else ():
             memo = policy.fold(memo, batch)  # type: ignore[attr-defined]

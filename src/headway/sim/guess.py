@@ -1,16 +1,18 @@
 """How long live jobs have to run yet, as far as one can tell, and draws of it for forks of the state (`sim.fork`).
 
-The medians and spreads are those of the REMAINING estimator (`perf.remaining`), made anew for the instant: progress and measured
-pace, run times of ended jobs that are like it, the user's word, by how much each can be relied on. Where nothing at all is known
-a job is taken to need `UNKNOWN_S`, or as long again as it has run, give or take `UNKNOWN_LOG_SD`. No job runs on beyond its time
-limit. Draws are log-normal, and independent of each other: that users of one cluster are all too high, say, is for a calibration
-from past forecasts to find out (`app.calibration`).
+Of a job that tells how far it is, the median and the spread are those of the REMAINING estimator (`perf.remaining`), made anew
+for the instant: progress and measured pace first of all; draws are log-normal. Of one that does not, a draw is one of the run
+times that it may have, given how long it has run already: what was announced times one of the factors by which the user's jobs
+(everybody's, if he has had few) were longer; without such a word the run time of one of the jobs that are like it. Where fewer
+than `POOL_MIN` of these are left, it is the estimator's median and spread again, which know of both. Where nothing at all is
+known a job is taken to need `UNKNOWN_S`, or as long again as it has run, give or take `UNKNOWN_LOG_SD`. No job runs on beyond its
+time limit. Draws are independent of each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,17 +22,18 @@ from headway.core.columns import Estimator, Phase
 from headway.core.state import State
 from headway.core.units import US_PER_S
 from headway.core.view import ClusterView
-from headway.perf.forecast import Z90
+from headway.perf.forecast import NORMAL, Z90
 from headway.perf.histories import Histories
-from headway.perf.params import R_MEDIAN, R_Q95, WIDTH
+from headway.perf.params import R_BY_PROGRESS, R_MEDIAN, R_Q95, WIDTH
 from headway.perf.remaining import estimate_remaining
 from headway.sim.fork import Truth, loss_and_accuracy
 
 UNKNOWN_S = 3600.0
 UNKNOWN_LOG_SD = 1.5
 LEFT_S_MAX = 10 * 365 * 86400.0
-LIKE_MAX = 64
-"""The newest run times of like jobs that are looked at."""
+LIKE_MAX = 128
+"""The newest run times of like jobs that are looked at, and the newest factors."""
+POOL_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class Known:
     """When the present attempt last told how far it was; −1: it has not."""
     like_s: tuple[Sequence[float], ...]
     """Run times of ended jobs that are like it."""
+    words: tuple[Sequence[float], ...]
+    """Run times over what was announced, of jobs of its user."""
 
 
 def known_of(state: State, histories: Histories | None) -> Known:
@@ -54,7 +59,9 @@ def known_of(state: State, histories: Histories | None) -> Known:
     count = len(jobs)
     rate, told, last = np.full(count, np.nan), np.zeros(count, np.int64), np.full(count, -1, np.int64)
     groups: dict[tuple[int, int, int], tuple[float, ...]] = {}
+    said: dict[int, tuple[float, ...]] = {}
     like: list[Sequence[float]] = [()] * count
+    words: list[Sequence[float]] = [()] * count
     for i, job in enumerate(jobs.tolist() if histories is not None else ()):
         assert histories is not None
         past = histories.live.get(job)
@@ -63,12 +70,14 @@ def known_of(state: State, histories: Histories | None) -> Known:
         key = past.user, past.model, past.gpus
         if key not in groups:
             groups[key] = tuple(histories.ended.like(*key)[-LIKE_MAX:])
-        like[i], told[i] = groups[key], past.told
+        if past.user not in said:
+            said[past.user] = tuple(histories.ended.words(past.user)[-LIKE_MAX:])
+        like[i], words[i], told[i] = groups[key], said[past.user], past.told
         if past.last is not None:
             last[i] = past.last[0]
         if (measured := past.measured()) is not None and measured[0] > 0:
             rate[i] = 1 / measured[0]
-    return Known(jobs, rate, told, last, tuple(like))
+    return Known(jobs, rate, told, last, tuple(like), tuple(words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +94,17 @@ class Guess:
     """The newest journalled CURVE of each (jobs × 8), NaN: none."""
     done: Ints
     total: Ints
+    pools: Mapping[int, Floats] = field(default_factory=dict)
+    """By place in the columns: what such a job may have left (s, ascending), where that is known better than by two numbers."""
 
     def draw(self, seed: int | None) -> Truth:
         """One way in which it may be; with None the medians."""
-        z = np.zeros(len(self.jobs)) if seed is None else np.random.default_rng(seed).standard_normal(len(self.jobs))
-        left_s = np.minimum(self.median_s * np.exp(np.minimum(z * self.log_sd, 50.0)), np.minimum(self.most_s, LEFT_S_MAX))
+        count = len(self.jobs)
+        z = np.zeros(count) if seed is None else np.random.default_rng(seed).standard_normal(count)
+        left_s = self.median_s * np.exp(np.minimum(z * self.log_sd, 50.0))
+        for at, pool in self.pools.items():
+            left_s[at] = pool[min(int(NORMAL.cdf(float(z[at])) * len(pool)), len(pool) - 1)]
+        left_s = np.minimum(left_s, np.minimum(self.most_s, LEFT_S_MAX))
         left: Ints = np.maximum(np.round(left_s * US_PER_S), 1).astype(np.int64)
         if not np.isfinite(self.curves[:, 0]).any():
             return Truth(self.jobs, left, self.stop_us)
@@ -123,4 +138,17 @@ def guess(state: State, known: Known, now_us: int) -> Guess:
     first = Estimator.CURVE * WIDTH
     curves = state.F[first : first + WIDTH, rows].T.copy()
     curves[~curves.any(axis=1)] = np.nan  # a row that was never filled is all zeros
-    return Guess(known.jobs, median, sd, most, J[c.J_SAVE].copy(), curves, J[c.J_UNITS_DONE].copy(), J[c.J_UNITS_TOTAL].copy())
+    pools = {i: pool for i in np.flatnonzero(np.isnan(vectors[:, R_BY_PROGRESS])).tolist()
+             if (pool := _pool(known, i, float(run_s[i]), float(announced[i]))) is not None}  # fmt: skip
+    units, saved = J[c.J_UNITS_DONE].copy(), J[c.J_SAVE].copy()
+    return Guess(known.jobs, median, sd, most, saved, curves, units, J[c.J_UNITS_TOTAL].copy(), pools)
+
+
+def _pool(known: Known, i: int, run_s: float, announced_s: float) -> Floats | None:
+    """What a job may have left that has run for `run_s`, by what became of others; None: too few got so far."""
+    if np.isfinite(announced_s) and announced_s > 0:
+        whole = np.array(known.words[i], np.float64) * announced_s
+    else:
+        whole = np.array(known.like_s[i], np.float64)
+    left: Floats = np.sort(whole[whole > run_s] - run_s)
+    return left if len(left) >= POOL_MIN else None
