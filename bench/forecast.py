@@ -32,6 +32,8 @@ from headway.workloads.schema import Workload
 
 US = 1_000_000
 WORKLOADS = (("poisson:jobs=300,load=1.1,cluster=8x4", "8x4"), ("mlfs-paper:jobs=155", "20x4"), ("mlfs-paper:jobs=310", "20x4"))
+SETTLED = 200
+"""Forecasts that have come true before the calibration is judged."""
 POLICIES = ("fifo-backfill", "srtf", "tiresias", "mlf-h")
 
 
@@ -43,6 +45,8 @@ class Said:
     at_s: float
     raw: Range
     calibrated: Range
+    known: int
+    """How many of the forecasts before it had come true by then."""
     real_s: float = np.nan
     alone_s: float = np.nan
     """What happened, and what would have if nobody had arrived after the instant."""
@@ -146,14 +150,15 @@ def examined(run: Run, instants: int, samples: int, alone: bool) -> tuple[list[S
         )  # fmt: skip
         took.append(time.perf_counter() - begin)
         here_s, here_e = list[Said](), list[Said]()
+        moves_s, moves_e = of_starts.moves(now / US), of_ends.moves(now / US)
         for at, job in enumerate(made.jobs.tolist()):
             row = state.row(job)
             if state.J[c.J_PHASE, row] == Phase.QUEUED and not state.J[c.J_PLACED, row]:
                 said = made.start(at)
-                here_s.append(Said(job, now / US, said, of_starts.widened(said, now / US)))
+                here_s.append(Said(job, now / US, said, of_starts.widened(said, now / US, moves_s), of_starts.count))
                 of_starts.expect(job, now / US, said)
             said = made.end(at)
-            here_e.append(Said(job, now / US, said, of_ends.widened(said, now / US)))
+            here_e.append(Said(job, now / US, said, of_ends.widened(said, now / US, moves_e), of_ends.count))
             of_ends.expect(job, now / US, said)
         if alone:
             other = Run(until(run.load, now), run.where, run.policy, run.seed, run.interval_us)
@@ -224,8 +229,10 @@ def main() -> None:
                 found = examined(Run(load, where, policy, seed), given.instants, given.samples, not given.no_alone)
                 starts, ends, took = starts + found[0], ends + found[1], took + found[2]
             name = f"`{spec.partition(',')[0]}`, `{policy}`"
-            print(line(f"{name} start", starts), flush=True)
-            print(line(f"{name} end", ends), flush=True)
+            for what, all_of in (("start", starts), ("end", ends)):
+                print(line(f"{name} {what}", all_of), flush=True)
+                if settled := [one for one in all_of if one.known >= SETTLED]:
+                    print(line(f"{name} {what}, {SETTLED} known", settled), flush=True)
             longest = max(took, default=0)
             print(
                 f"<!-- {len(took)} forecasts of all jobs, median {np.median(took):.2f} s, longest {longest:.2f} s -->", flush=True

@@ -21,8 +21,8 @@ import numpy as np
 from headway.core.arrays import Bools, Floats
 
 OFFSET_S = 30.0
-KEPT_MAX = 400
-"""The newest scores that count."""
+KEPT_MAX = 2000
+"""The newest forecasts that count."""
 SCORES_MIN = 20
 """With fewer nothing is changed."""
 TAIL = 0.1
@@ -57,8 +57,8 @@ class Calibration:
 
     open: dict[int, list[Made]] = field(default_factory=dict)
     """By job."""
-    scores: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_MAX))
-    """After the earliest, and after the latest."""
+    scores: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT_MAX))
+    """When it was made (s); after the earliest, and after the latest."""
     waiting: int = 0
 
     def expect(self, job: int, at_s: float, said: Range) -> None:
@@ -73,7 +73,7 @@ class Calibration:
         made = self.open.pop(job, [])
         self.waiting -= len(made)
         if at_s is not None:
-            self.scores.extend(after(one, at_s - one.at_s) for one in made)
+            self.scores.extend((one.at_s, *after(one, at_s - one.at_s)) for one in made)
 
     @property
     def count(self) -> int:
@@ -82,12 +82,14 @@ class Calibration:
 
     def moves(self, now_s: float) -> tuple[float, float]:
         """Where 10 % of the scores lie before, and 10 % after: the moves of the two ends (log of a factor)."""
-        known = np.array(self.scores, np.float64).reshape(-1, 2)
-        newest = sorted((one for made in self.open.values() for one in made), key=lambda one: one.at_s)[-KEPT_MAX:]
-        still = np.array([after(one, now_s - one.at_s) for one in newest], np.float64).reshape(-1, 2)
-        happened = np.repeat((True, False), (len(known), len(still)))
-        low, high = np.concatenate([known, still]).T
-        return quantile(low, happened, TAIL), quantile(high, happened, 1 - TAIL)
+        still = [(one.at_s, *after(one, now_s - one.at_s)) for made in self.open.values() for one in made]
+        happened = np.repeat((True, False), (len(self.scores), len(still)))
+        table = np.array([*self.scores, *still], np.float64).reshape(-1, 3)
+        newest = np.argsort(table[:, 0], kind="stable")[-KEPT_MAX:]
+        if not happened[newest].any():
+            return 0.0, 0.0
+        _, low, high = table[newest].T
+        return quantile(low, happened[newest], TAIL), quantile(high, happened[newest], 1 - TAIL)
 
     def widened(self, said: Range, now_s: float, moves: tuple[float, float] | None = None) -> Range:
         """The range with its ends moved. The median stays, but for an interval that it lies outside of."""
