@@ -25,7 +25,6 @@ from headway.core.columns import EventKind, Name, Phase, Reason
 from headway.core.errors import UserError
 from headway.core.events import EventBatch, EventBuffer
 from headway.core.plan import Capabilities
-from headway.core.policy import asks
 from headway.core.reconcile import reconcile
 from headway.core.round import Brains, settled
 from headway.core.state import State
@@ -186,7 +185,7 @@ class Controller(Verbs):
     def _replay(self) -> None:
         """Take the lease, unless that has been done, and fold the journal."""
         self.journal.lead()
-        histories = Histories() if asks(self.brains.policy) else None
+        histories = Histories()
         folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.drains, histories)
         self.notes.extend(recover(self.journal, folded))
         self.rounds.start(self.state, folded.memo, histories)
