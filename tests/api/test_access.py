@@ -33,6 +33,7 @@ PATHS: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/jobs/release", {"jobs": []}, PEOPLE),
     ("POST", "/v1/jobs/requeue", {"jobs": []}, PEOPLE),
     ("GET", "/v1/jobs/mine", None, PEOPLE | {TASK}),
+    ("GET", "/v1/jobs/mine/why", None, PEOPLE),
     ("GET", "/v1/jobs/mine/progress", None, PEOPLE | {TASK}),
     ("GET", "/v1/jobs/mine/stop", None, PEOPLE | {TASK}),
     ("POST", "/v1/jobs/mine/reports", REPORT, PEOPLE | {TASK}),

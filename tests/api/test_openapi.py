@@ -20,7 +20,6 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import CHECKS
 from schemathesis.config import SchemathesisConfig
-
 from tests.api.world import TOKEN, api_at
 from tests.runtime.fake import job
 
@@ -49,7 +48,7 @@ class Server:
         async with api_at(self._path) as api:
             for name in JOBS:
                 await api.post_job(job(name, user="ann"), name)
-            server = ApiServer(api.controller, api.access, hears=api.hears)
+            server = ApiServer(api.controller, api.access)
             await server.start()
             self.url = server.url
             self._ready.set()

@@ -12,15 +12,11 @@ import httpx
 from tests.runtime.fake import World
 
 from headway.api.auth import Access
-from headway.api.hears import Hears
-from headway.api.schemas import ReportIn
 from headway.api.server import make_app
 from headway.core import columns as c
 from headway.core.columns import Phase
 from headway.core.model import to_json
-from headway.runtime.board import JobRecord
 from headway.runtime.controller import Controller
-from headway.runtime.progress import Finding, Progress, Report
 from headway.runtime.settings import Settings
 from headway.runtime.tokens import TokenStore
 
@@ -39,32 +35,11 @@ class FakeJobTokens:
         return (int(numbers[0]), int(numbers[1])) if kind == "job" and len(numbers) == 2 else None
 
 
-class FakeHears(Hears):
-    """Takes reports as the controller will, without journalling them."""
-
-    def __init__(self, controller: Controller) -> None:
-        self.controller, self.fold = controller, Progress()
-        self.heard: list[tuple[int, int, int, ReportIn]] = []
-
-    async def report(self, job: JobRecord, attempt: int, rank: int, reports: list[ReportIn]) -> list[Finding]:
-        self.heard += [(job.number, attempt, rank, report) for report in reports]
-        told = [Report(job.number, attempt, each.step, each.loss, each.accuracy, each.total) for each in reports]
-        return self.fold.take(self.controller.state, told, self.controller.now_us())[1]
-
-    async def progress(self, job: JobRecord) -> dict[str, Any]:
-        points = [
-            {"t": 0.0, "step": int(report.step or 0), "loss": report.loss, "accuracy": report.accuracy}
-            for number, _, _, report in self.heard
-            if number == job.number
-        ]
-        return {"points": points, "saved": None, "findings": []}
-
-
 class Api:
     """A client, and the world behind the API; `world.clock` stands still unless the test moves it."""
 
-    def __init__(self, world: World, client: httpx.AsyncClient, access: Access, hears: FakeHears, app: Any) -> None:
-        self.world, self.client, self.access, self.hears, self.app = world, client, access, hears, app
+    def __init__(self, world: World, client: httpx.AsyncClient, access: Access, app: Any) -> None:
+        self.world, self.client, self.access, self.app = world, client, access, app
 
     @property
     def controller(self) -> Controller:
@@ -115,11 +90,10 @@ async def api_at(path: Path, *, nodes: int = 2, gpus: int = 2, policy: str = "fi
 
     running = asyncio.create_task(go_on())
     access = Access(TOKEN, owner, TokenStore(path / "tokens.json"), FakeJobTokens())
-    hears = FakeHears(controller)
-    app = make_app(controller, access, hears=hears)
+    app = make_app(controller, access)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://headway", headers=AUTH) as client:
-        yield Api(world, client, access, hears, app)
+        yield Api(world, client, access, app)
     running.cancel()
     await asyncio.wait([running])
     await controller.close()

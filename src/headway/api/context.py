@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 
 from headway.api.auth import Access, Principal
 from headway.api.feed import Feed
-from headway.api.hears import Hears
 from headway.api.meters import Meters, Rates
 from headway.api.problems import ForbiddenError
 from headway.app.operate import Reloader
@@ -36,8 +35,6 @@ class Api:
     meters: Meters
     rates: Rates
     feed: Feed
-    hears: Hears
-    """Where the reports of jobs go."""
     reloader: Reloader | None = None
     url: str = ""
     """Where it listens."""

@@ -3,6 +3,7 @@ and only while its attempt is the job's present one."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -20,7 +21,8 @@ from headway.api.schemas import ProgressOut, ReportsIn, ReportsOut, StopOut
 from headway.core import columns as c
 from headway.core.columns import Phase, Reason
 from headway.core.errors import UserError
-from headway.runtime.progress import REFUSED, Finding
+from headway.runtime.collect import told_reports
+from headway.runtime.progress import REFUSED, Fault, Finding
 
 _BODY: dict[str, Any] = {
     "requestBody": {
@@ -47,7 +49,8 @@ def add_reports(app: FastAPI, api: Api) -> None:
         told = _reports(await request.body())
         of_attempt(who, job, told.attempt)
         api.rates.take("reports", who.key, len(told.reports), controller.intake.settings.limits.reports_per_s)
-        findings = await api.hears.report(job, told.attempt, told.rank, told.reports)
+        each = [report.model_dump(exclude_none=True) for report in told.reports]
+        findings = await controller.report(job.number, told.attempt, told_reports(each, told.rank))
         api.meters.reports.inc(len(told.reports))
         refused = sum(finding.fault in REFUSED for finding in findings)
         return answer({"accepted": max(len(told.reports) - refused, 0), "findings": findings_json(findings)})
@@ -66,13 +69,21 @@ def add_reports(app: FastAPI, api: Api) -> None:
     @app.get("/v1/jobs/{job_id}/progress", responses=problems(404, 410), response_model=ProgressOut, tags=["jobs"])
     async def progress(who: Someone, job_id: JobId) -> Response:
         """What the job has told of itself: its curve, its newest durable checkpoint, and what was wrong with reports."""
-        return answer(await api.hears.progress(visible(controller, who, job_id)))
+        job = visible(controller, who, job_id)
+        found = await asyncio.to_thread(controller.reporting.progress_of, controller.state, job.number)
+        faults = [{"fault": word_of(each["fault"]), "sentence": each["sentence"]} for each in found["findings"]]
+        return answer(found | {"findings": faults})
+
+
+def word_of(fault: Fault) -> str:
+    """A fault as one word."""
+    return fault.name.lower().replace("_", "-")
 
 
 def findings_json(findings: list[Finding]) -> list[dict[str, str]]:
     """What was wrong, each sort once."""
     each = {(finding.fault, finding.sentence): finding for finding in findings}
-    return [{"fault": finding.fault.name.lower().replace("_", "-"), "sentence": finding.sentence} for finding in each.values()]
+    return [{"fault": word_of(finding.fault), "sentence": finding.sentence} for finding in each.values()]
 
 
 def _reports(body: bytes) -> ReportsIn:

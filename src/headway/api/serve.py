@@ -15,6 +15,7 @@ from headway import __version__
 from headway.api.auth import Access
 from headway.api.server import LOOPBACK, ApiServer, may_listen
 from headway.app.operate import Given, Reloader
+from headway.app.why_live import keep_calibrated
 from headway.core.errors import UserError
 from headway.core.round import Brains
 from headway.engines.base import EngineError
@@ -240,7 +241,7 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, controller.stop)
-    server = None
+    server = calibration = None
     keeper = Keeper(controller.journal, prepared.chosen.policy)
     reloads: set[asyncio.Task[None]] = set()
 
@@ -264,7 +265,7 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         keeper.start()
         has_terminal = _terminal_lives()
         loop.add_signal_handler(signal.SIGHUP, lambda: _hung_up(has_terminal, controller.stop, reload))
-        access = Access(home.token(), owner_name(), TokenStore(home.tokens_file))
+        access = Access(home.token(), owner_name(), TokenStore(home.tokens_file), controller.reporting.tokens)
         server = ApiServer(controller, access, prepared.port, reloader, host=prepared.host)
         await server.start()
         controller.url = server.url
@@ -282,12 +283,15 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         )
         home.publish(ready.to_json())
         on_ready(ready)
+        calibration = asyncio.create_task(keep_calibrated(controller), name="headway-calibrates")
         if prepared.standby:
             reload()  # the file may have changed while this one waited
         await controller.run()
         return len(controller.state.live_rows())
     finally:
         controller.stop()
+        if calibration is not None:
+            calibration.cancel()
         if server is not None:
             home.retract()
             await server.close()

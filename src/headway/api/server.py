@@ -23,7 +23,6 @@ from headway.api.cluster import add_cluster
 from headway.api.context import Api
 from headway.api.events import add_events
 from headway.api.feed import Feed
-from headway.api.hears import Hears
 from headway.api.jobs import add_jobs
 from headway.api.logs import add_logs
 from headway.api.meters import Meters, Rates
@@ -32,6 +31,7 @@ from headway.api.problems import Problem, add_problems, problem, problems
 from headway.api.reports import add_reports
 from headway.api.schemas import EventOut, Health, ReportIn
 from headway.api.tokens import add_tokens
+from headway.api.why import add_why
 from headway.app.operate import Reloader
 from headway.core.errors import UserError, shown
 from headway.runtime.controller import Controller
@@ -41,13 +41,10 @@ GRACE_S = 1
 LOOPBACK = "127.0.0.1"
 
 
-def make_app(
-    controller: Controller, access: Access, reloader: Reloader | None = None, *, hears: Hears | None = None, url: str = ""
-) -> FastAPI:
-    """The API of a controller that has been started. Without a `reloader`, its settings stay as they are; without `hears`, it
-    takes no reports."""
+def make_app(controller: Controller, access: Access, reloader: Reloader | None = None, *, url: str = "") -> FastAPI:
+    """The API of a controller that has been started. Without a `reloader`, its settings stay as they are."""
     meters = Meters()
-    api = Api(controller, access, meters, Rates(meters), Feed(controller), hears or Hears(), reloader, url)
+    api = Api(controller, access, meters, Rates(meters), Feed(controller), reloader, url)
     app = FastAPI(
         title="Headway",
         version=__version__,
@@ -64,6 +61,7 @@ def make_app(
     add_batch(app, api)
     add_jobs(app, api)
     add_reports(app, api)
+    add_why(app, api)
     add_logs(app, api)
     add_events(app, api)
     add_cluster(app, api)
@@ -141,7 +139,6 @@ class ApiServer:
 
     def __init__(
         self, controller: Controller, access: Access, port: int = 0, reloader: Reloader | None = None, *, host: str = LOOPBACK,
-        hears: Hears | None = None,
     ) -> None:  # fmt: skip
         """Port 0: one that is free.
 
@@ -162,7 +159,7 @@ class ApiServer:
             self._socket.close()
             raise UserError(f"can't listen on {host}, port {port}: {error.strerror or error}", key="port") from None
         config = uvicorn.Config(
-            make_app(controller, access, reloader, hears=hears, url=self.url),
+            make_app(controller, access, reloader, url=self.url),
             lifespan="off",
             log_config=None,
             access_log=False,
