@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import threading
@@ -23,6 +24,8 @@ import httpx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 TOKEN = "bench"
+SERVER: list[int] = []
+"""The server's process id."""
 SPEC = {"schema": 1, "name": "train", "run": "python train.py --epochs 30", "workdir": "/", "user": "ann",
         "resources": {"gpu_alternatives": [{"milli": 1000}]}, "time_limit_s": 3600.0}  # fmt: skip
 
@@ -49,12 +52,18 @@ def serve(path: str, queue: Any) -> None:
     asyncio.run(run())
 
 
+def cpu_s(pid: int) -> float:
+    """The processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def timed(what: str, count: int, do: Any) -> float:
-    """Do something and say how fast it was; how long it took, in seconds."""
-    began = time.perf_counter()
+    """Do something and say how fast it was, and what it cost the server; how long it took, in seconds."""
+    began, used = time.perf_counter(), cpu_s(SERVER[0])
     do()
-    took = time.perf_counter() - began
-    print(f"{what:<44} {took:8.2f} s {count / took:10.0f} /s", flush=True)
+    took, used = time.perf_counter() - began, cpu_s(SERVER[0]) - used
+    print(f"{what:<40} {took:8.2f} s {count / took:9.0f} /s   server: {used:6.2f} s, {1000 * used / count:7.3f} ms each", flush=True)
     return took
 
 
@@ -68,6 +77,7 @@ def main() -> None:
         urls = context.Queue()
         process = context.Process(target=serve, args=(f"{folder}/journal.db", urls), daemon=True)
         process.start()
+        SERVER.append(process.pid or 0)
         url = urls.get(timeout=600)
         client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=120, trust_env=False)
         figures = measure(client, url, args.jobs, args.clients)
