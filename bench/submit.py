@@ -54,9 +54,8 @@ class Watch:
 
 async def measure(home: Path, queued: int = 10_000, policy: str = "fifo") -> dict[str, Any]:
     """Jobs a second and seconds, with up to `queued` jobs waiting behind one that has all there is."""
-    controller = Controller(
-        Journal(home / "journal.db"), Answers((NodeInfo("n0", 1, "gpu", 64_000, 10**12),)), brains(choose(policy).policy), pace=Pace()
-    )
+    engine = Answers((NodeInfo("n0", 1, "gpu", 64_000, 10**12),))
+    controller = Controller(Journal(home / "journal.db"), engine, brains(choose(policy).policy), pace=Pace())
     await controller.start()
     running = asyncio.create_task(controller.run())
     jobs = [spec(f"j{i % 50}", "python train.py", estimate_s=3600.0 + i) for i in range(queued)]

