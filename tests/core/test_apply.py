@@ -839,7 +839,7 @@ def test_a_queue_that_there_is_not_is_no_update(queue: int) -> None:
         desk.emit(K.UPDATED, 0, a=c.J_QUEUE, b=queue)
 
 
-@pytest.mark.parametrize("column", sorted(set(range(c.JOB_COLUMNS)) - set(c.UPDATABLE)) + [-1, c.JOB_COLUMNS])
+@pytest.mark.parametrize("column", [*sorted(set(range(c.JOB_COLUMNS)) - set(c.UPDATABLE)), -1, c.JOB_COLUMNS])
 def test_nothing_else_is_updated(column: int) -> None:
     desk = desk_with("queued")
     with pytest.raises(InvariantError, match="an impossible transition"):
