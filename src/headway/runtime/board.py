@@ -17,7 +17,7 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Ints
 from headway.core.columns import EventKind, Name, Phase, Reason, StopRule
-from headway.core.events import EventBatch
+from headway.core.events import EventBatch, of_kinds
 from headway.core.model import DEFAULT_URGENCY
 from headway.core.state import State
 
@@ -37,10 +37,9 @@ _TOLD = (
     EventKind.HOLD_SET, EventKind.PRIORITY_SET, EventKind.UPDATED, EventKind.OBSERVED, EventKind.SAVED,
 )  # fmt: skip
 """What changes a figure of a live job."""
-_LOOKED_AT = np.array(
-    sorted({*_ENDS, *_TOLD, EventKind.SUBMITTED, EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED}),
-    np.int64,
-)
+_LOOKED_AT = of_kinds(
+    *_ENDS, *_TOLD, EventKind.SUBMITTED, EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED
+)  # fmt: skip
 PPM = 1_000_000
 NANO = 1_000_000_000
 
@@ -140,7 +139,7 @@ class Board:
 
     def fold(self, batch: EventBatch, state: State) -> None:
         """Take in a batch that `state` has just applied."""
-        wanted = np.flatnonzero(np.isin(batch.records[:, c.E_KIND], _LOOKED_AT))
+        wanted = np.flatnonzero(_LOOKED_AT[batch.records[:, c.E_KIND]])
         if not len(wanted):
             return
         ends = np.cumsum(batch.records[:, c.E_POOL])

@@ -125,8 +125,7 @@ class Folded:
             raise DamagedSnapshotError(str(error)) from None
         _to_state(self.state, found["state"])
         numbers, given = found["names"]
-        self.names._numbers = {Name(table): names for table, names in numbers.items()}
-        self.names._ids_given = given
+        self.names.restore({Name(table): names for table, names in numbers.items()}, given)
         records, ended = found["board"]
         self.board._records = {record.number: record for record in map(_to_record, records)}
         self.board._by_id = {record.id: record.number for record in self.board}

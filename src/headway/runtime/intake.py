@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -71,6 +72,7 @@ class Intake:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
+        waiting: Counter[str] = Counter()
         grants = self.grants()
         number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
@@ -84,12 +86,13 @@ class Intake:
                     continue
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
-                waiting = sum(other.spec.user == entry.spec.user for other, _, is_new in answered if is_new)
+                user = entry.spec.user
                 permit_room(self.settings, self.state, len(fresh))
-                permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting)
+                permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting[user])
                 public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
                 answered.append((entry, number, True))
+                waiting[user] += 1
                 number += 1
             except UserError as error:
                 if not entry.answer.done():

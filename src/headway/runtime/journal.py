@@ -29,6 +29,7 @@ from headway.runtime.journal_cut import copy_sound, set_aside
 from headway.runtime.journal_db import Database, Where, archives, lease, reason, segments, snapshots
 from headway.runtime.lease import FencedError, Holder, Lease
 
+_INSERT = segments.insert()
 ROWS = 512
 """Segments that are fetched at once."""
 ARCHIVE_SEGMENTS = 4096
@@ -265,7 +266,7 @@ class Journal:
         try:
             with self.database.writing(self._db).begin():
                 leases.beat(self._db, self.epoch)
-                self._db.execute(segments.insert(), row)
+                self._db.execute(_INSERT, row)
         except FencedError as error:
             self.lost = str(error)
             raise

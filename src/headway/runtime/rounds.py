@@ -33,7 +33,7 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Phase
-from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate
+from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate, of_kinds
 from headway.core.plan import Capabilities, Request
 from headway.core.policy import Memo, Policy, asks, remembers
 from headway.core.round import (
@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 US = 1_000_000
 T = TypeVar("T")
-_WAKES = (
+_WAKES = of_kinds(
     EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
     EventKind.CANCEL_REQUESTED, EventKind.HOLD_SET, EventKind.PRIORITY_SET, EventKind.UPDATED, EventKind.NODE_UP,
     EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
@@ -212,7 +212,7 @@ class Rounds:
             return
         now = int(batch.records[-1, c.E_T])
         self._event_us = min(self._event_us, now)
-        if np.isin(batch.records[:, c.E_KIND], _WAKES).any():
+        if _WAKES[batch.records[:, c.E_KIND]].any():
             self._trigger_us = min(self._trigger_us, now)
             self._newcomers = True
 
