@@ -9,7 +9,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,8 @@ NOT_BY_CHANCE = {"/v1/stop"}
 class Server:
     """The API on a real port, in a thread of its own."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, jobs: Sequence[str] = JOBS) -> None:
+        self._path, self._jobs = path, jobs
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self.url = ""
@@ -46,7 +46,7 @@ class Server:
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         async with api_at(self._path) as api:
-            for name in JOBS:
+            for name in self._jobs:
                 await api.post_job(job(name, user="ann"), name)
             server = ApiServer(api.controller, api.access)
             await server.start()

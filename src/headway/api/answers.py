@@ -9,7 +9,7 @@ import orjson
 from fastapi import Response
 
 JSON = "application/json"
-_HOW = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+_HOW = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def dumps(value: Any) -> bytes:
