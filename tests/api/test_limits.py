@@ -19,6 +19,7 @@ from headway.api.problems import TooManyError
 from headway.api.server import ApiServer
 from headway.core.errors import UserError
 from headway.core.model import to_json
+from headway.runtime.rules import settings_events
 from headway.runtime.settings import parse_settings
 
 BAD = ["../x", "a\0b", "x" * 4096, "\u202egpj.exe", "-rf", "a/b", "", " ", "x\ny", "..", "a\u2028b"]
@@ -81,7 +82,9 @@ async def test_a_body_of_100_mb_is_refused_and_not_kept(chunked: bool, api: Api)
         answer = connection.getresponse()
         told = json.loads(answer.read())
         connection.request("GET", "/healthz")
-        return answer.status, told, connection.getresponse().status
+        health = connection.getresponse().status
+        connection.close()
+        return answer.status, told, health
 
     try:
         status, told, health = await asyncio.to_thread(send)
@@ -188,7 +191,9 @@ async def test_numbers_that_are_none_never_fail_a_job_and_json_stays_valid(api: 
 # -- figures -------------------------------------------------------------------------------------------------------
 async def test_the_figures_for_prometheus(api: Api) -> None:
     api.world.engine.work_us = {1: US, **dict.fromkeys(range(2, 9), 10**12)}
-    api.controller.intake.obey(parse_settings("[queues.vision]\nquota = 3\n"))
+    settings, controller = parse_settings("[queues.vision]\nquota = 3\n"), api.controller
+    controller.intake.obey(settings)
+    await controller.change(lambda now: settings_events(controller.state, controller.names, settings, now))
     for n in range(6):
         await api.post_job(job("x", queue="vision" if n else "default"), f"x{n}")
     await api.post_job(job("big", workers=9))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-
-from headway.runtime.journal import Journal
 from tests.api.test_openapi import Server
 from tests.api.world import TOKEN
+
+from headway.runtime.journal import Journal
 
 CLIENTS, EACH, BATCH = 8, 1_250, 50
 SPEC = {"schema": 1, "name": "train", "run": "true", "workdir": "/"}
