@@ -243,6 +243,26 @@ async def test_a_tasks_token_dies_with_its_attempt(api: Api) -> None:
     assert is_problem(await api.client.post("/v1/jobs/mine/reports", json=REPORT), 410, 'attempt 1 of job "mine" is over')
 
 
+async def test_what_an_mlflow_client_logs_is_the_jobs_progress(api: Api) -> None:
+    await running(api)
+    api.world.clock.us += 10 * US
+    root = "/api/2.0/mlflow/runs"
+    assert is_problem(await api.client.post(f"{root}/create", json={}), 403, "for the tasks of jobs")
+    async with api.of("job-1-1") as task:
+        run = (await task.post(f"{root}/create", json={"experiment_id": "0"})).json()["run"]["info"]["run_id"]
+        metrics = [{"key": "loss", "value": 0.25, "step": 3, "timestamp": 1}, {"key": "loss", "value": "NaN", "step": 4}]
+        for metric in metrics:
+            assert (await task.post(f"{root}/log-metric", json=metric | {"run_id": run})).status_code in (200, 400)
+        assert (await task.get(f"{root}/get", params={"run_id": run})).json()["run"]["info"]["status"] == "RUNNING"
+        assert (await task.post(f"{root}/log-metric", content=b"[")).status_code == 400
+        assert (await task.get(f"{root}/get", params={"run_id": "other"})).status_code == 404
+    await api.settle()
+    found = (await api.client.get("/v1/jobs/mine")).json()
+    assert (found["steps"] in (3, 4)) and found["loss"] == 0.25
+    async with api.of("job-1-2") as stale:
+        assert is_problem(await stale.post(f"{root}/create", json={}), 410, "is over")
+
+
 # -- where it listens ----------------------------------------------------------------------------------------------
 def test_what_is_loopback() -> None:
     assert is_loopback("127.0.0.1") and is_loopback("127.9.9.9") and is_loopback("localhost") and is_loopback("::1")

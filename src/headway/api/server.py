@@ -27,6 +27,7 @@ from headway.api.jobs import add_jobs
 from headway.api.logs import add_logs
 from headway.api.meters import Meters, Rates
 from headway.api.metrics import add_metrics
+from headway.api.mlflow import add_mlflow
 from headway.api.problems import Problem, add_problems, problem, problems
 from headway.api.reports import add_reports
 from headway.api.schemas import EventOut, Health, ReportIn
@@ -61,6 +62,7 @@ def make_app(controller: Controller, access: Access, reloader: Reloader | None =
     add_batch(app, api)
     add_jobs(app, api)
     add_reports(app, api)
+    add_mlflow(app, api)
     add_why(app, api)
     add_logs(app, api)
     add_events(app, api)
