@@ -72,7 +72,8 @@ def add_reports(app: FastAPI, api: Api) -> None:
         job = visible(controller, who, job_id)
         found = await asyncio.to_thread(controller.reporting.progress_of, controller.state, job.number)
         faults = [{"fault": word_of(each["fault"]), "sentence": each["sentence"]} for each in found["findings"]]
-        return answer(found | {"findings": faults})
+        points = [point | {"step": int(point["step"])} for point in found["points"]]
+        return answer(found | {"points": points, "findings": faults})
 
 
 def word_of(fault: Fault) -> str:

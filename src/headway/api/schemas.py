@@ -150,7 +150,7 @@ class Change(BaseModel, extra="forbid"):
 class Point(BaseModel):
     """One observation of a job."""
 
-    t: float = Field(description="seconds since its submission")
+    t: float = Field(description="when, by the wall clock, in seconds since 1970")
     step: int
     loss: float | None
     accuracy: float | None
