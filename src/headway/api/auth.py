@@ -157,6 +157,9 @@ class Guard:
         if length.isdigit() and int(length[:20]) > most:
             await problem(413, f"expected a body of at most {most} bytes")(scope, receive, send)
             return
+        # All bodies are JSON, whatever a client such as curl calls them.
+        others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
+        scope["headers"] = [*others, (b"content-type", b"application/json")]
         await self.app(scope, _limited(receive, most), send)
 
 

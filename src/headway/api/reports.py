@@ -72,7 +72,7 @@ def add_reports(app: FastAPI, api: Api) -> None:
         job = visible(controller, who, job_id)
         found = await asyncio.to_thread(controller.reporting.progress_of, controller.state, job.number)
         faults = [{"fault": word_of(each["fault"]), "sentence": each["sentence"]} for each in found["findings"]]
-        points = [point | {"step": int(point["step"])} for point in found["points"]]
+        points = [point | {"step": int(step)} for point in found["points"] if isinstance(step := point["step"], int | float)]
         return answer(found | {"points": points, "findings": faults})
 
 
