@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +21,8 @@ from headway.runtime.board import Board
 from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.drains import SICK, Drains
 from headway.runtime.inbox import OF_NODES, Submission
-from headway.runtime.launch import add_end, spec_text
-from headway.runtime.rights import Identity, permit
+from headway.runtime.launch import UNKNOWN_UNITS, add_end, spec_text
+from headway.runtime.rights import Identity, permit, permit_room
 from headway.runtime.settings import EVERYBODY, Settings
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ class Intake:
     settings: Settings = field(default_factory=Settings)
     """What users may do. May be set anew at any time: it counts for new jobs."""
     identity: Identity = Identity.NAMES
+    is_done: Callable[[int, int], bool] = lambda _job, _attempt: False
+    """Whether an attempt has said that its job is finished."""
     budgets: UrgencyBudgets = UNLIMITED
     """What urgency users may hand in. May be set anew at any time: it counts for new jobs."""
 
@@ -85,6 +87,7 @@ class Intake:
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
                 user = entry.spec.user
+                permit_room(self.settings, self.state, len(fresh))
                 permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting[user])
                 public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
@@ -165,7 +168,9 @@ class Intake:
         if (event.job, event.attempt) in over:
             return
         if current and self.state.J[c.J_PHASE, row] != Phase.QUEUED:
-            add_end(out, now, event, int(self.state.J[c.J_REASON, row]))
+            done, saved = self.is_done(event.job, event.attempt), int(self.state.J[c.J_UNITS_SAVED, row])
+            known = saved if saved > 0 else UNKNOWN_UNITS
+            add_end(out, now, event, int(self.state.J[c.J_REASON, row]), done=done, saved=known)
         over.append((event.job, event.attempt))
 
     def _usage(self, row: int, event: Usage, now: int, out: EventBuffer) -> None:

@@ -175,6 +175,8 @@ class Rounds:
         self.meanwhile = _meanwhile(brains, pace)
         self.held = self.refused = self.dropped = self.spared = 0
         """Rounds, refused plans, entries that went stale, and jobs that were started while the policy thought."""
+        self.decided, self.decided_us = 0, 0
+        """How often the policy has been asked, and how long it has thought in all."""
         self.mind: Mind
         self._wake, self._worker = wake, worker or Daemons()
         self._asked: _Thinking | _Estimating | None = None
@@ -276,6 +278,7 @@ class Rounds:
             return None
         self._asked = None
         self.held += 1
+        self.decided, self.decided_us = self.decided + 1, self.decided_us + now_us - asked.began_us
         self._considered = asked.newest
         dropped = 0
         if thought.violation is None and thought.plan is not None:
