@@ -20,7 +20,7 @@ from headway.engines.base import NODE_LOST, NODE_REBOOTED, Exited, Launch, Recor
 UNKNOWN_UNITS = -1
 """In field b of an end: what the attempt has saved is not known."""
 MESSAGE_LENGTH_MAX = 500
-TERMINATED = 128 + 15
+TERMINATED = 128 + signal.SIGTERM
 GRACE_OF_UNKNOWN_US = 30_000_000
 """What an attempt is given to save itself that runs, and of which the journal knows nothing."""
 STRANGE_WAIT_US = 120_000_000
