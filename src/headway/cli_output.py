@@ -96,9 +96,9 @@ def _is_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def print_columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), header: bool = True) -> None:
+def print_columns(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
     """Columns as wide as they need to be, as people and `awk` read them; long names are cut, the last column is not."""
-    for line in columns(headers, rows, numbers=numbers, header=header):
+    for line in columns(headers, rows, numbers=numbers):
         typer.echo(line)
     sys.stdout.flush()
 

@@ -15,8 +15,10 @@ from headway.cli_output import (
     AsJson,
     JobId,
     columns,
+    complete_job,
     complete_queue,
     connect,
+    cut,
     duration,
     note,
     number,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from headway.app.live import Client
 
 INTERVAL_S = 2.0
+LAST = 1_000
 
 
 def register(app: typer.Typer) -> None:
@@ -122,7 +125,7 @@ def queue(
     ] = "",
     user: Annotated[str, typer.Option(help="Only jobs of this user.", metavar="NAME")] = "",
     group: Annotated[str, typer.Option(help="Only jobs of this group.", metavar="NAME")] = "",
-    long: Annotated[bool, typer.Option("--long", "-l", help="Also priority, wait, steps, loss, accuracy, and the time left.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Also priority, steps, loss, accuracy, and time left.")] = False,
     format_: Annotated[
         str, typer.Option("--format", "-o", help="These columns, such as job,state,step,eta.", metavar="COLUMN,…")
     ] = "",
@@ -291,16 +294,22 @@ def _all_ranks(client: Client, job: str, source: Callable[[int, Client], Iterato
 # -- events ----------------------------------------------------------------------------------------------------------
 def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    since: Annotated[int, typer.Option(min=0, help="Only what came after this number.", metavar="SEQ")] = 0,
-    job: Annotated[str, typer.Option("--job", help="Only of this job.", metavar="JOB")] = "",
+    since: Annotated[int | None, typer.Option(min=0, help="What came after this number; 0: all.", metavar="SEQ")] = None,
+    last: Annotated[int, typer.Option(min=0, help="Of the newest so many entries of the journal.", metavar="N")] = LAST,
+    job: Annotated[str, typer.Option(help="Only of this job.", metavar="JOB", autocompletion=complete_job)] = "",
+    kinds: Annotated[str, typer.Option(help="Only these kinds, such as started,failed; all: all.", metavar="KIND,…")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, an object on each line.")] = False,
 ) -> None:
-    """Show what happens in the cluster: what has been written into the journal, and with -f what is being written."""
+    """Show what has happened to jobs and nodes, as the journal says it, and with -f what happens."""
     from headway.app import live
 
     with connect() as client:
+        if since is None:
+            since = max(live.status(client)["events"] - last, 0)
         try:
-            for event in live.events(client, since=since, follow=follow, job=job):
+            for event in live.events(client, since=since, follow=follow, kinds=kinds):
+                if job and event["job"] != job:
+                    continue
                 if as_json:
                     print_json_line(event)
                 else:
@@ -311,6 +320,10 @@ def events(
 
 
 def _event_line(event: Mapping[str, Any]) -> str:
-    known = [event.get("seq"), duration(event.get("t")), event.get("kind"), event.get("job") or event.get("node")]
-    rest = [f"attempt {event['attempt']}" if event.get("attempt") else "", event.get("reason"), event.get("text")]
-    return one_line("  ".join(str(part) for part in [*known, *rest] if part not in (None, "")))
+    """One event: its number, time, kind, whom it is about, and what there is to say."""
+    when = (event["t"] or "-")[:19].replace("T", " ")
+    attempt = f"attempt {event['attempt']}" if event["job"] and event["attempt"] else ""
+    figures = [f"{key} {event[key]:.6g}" for key in ("step", "loss", "accuracy") if event.get(key) is not None]
+    rest = "  ".join(part for part in (attempt, event["reason"], *figures, event["message"]) if part)
+    who = event["job"] or event["node"] or "-"
+    return one_line(f"{event['seq']:>7}  {when}  {event['kind']:<16}  {cut(who):<16}  {rest}".rstrip())

@@ -86,12 +86,12 @@ def submit(
     options = _given(name, gpus, workers, cpus, memory, time_limit, deadline, queue, priority)
     specs = _specs(ctx.meta.get(COMMAND), files or [], options)
     if job_id and len(specs) > 1:
-        raise UserError(f"is of one job, got {len(specs)} files", key="--id")
+        raise UserError(f"is of one job, got {len(specs)} jobs", key="--id")
     if dry_run and (wait or hold):
         raise UserError("hands nothing in: leave out --wait and --hold", key="--dry-run")
     with connect() as client:
         user = live.submitter(client, os.environ)
-        jobs = [live.prepared(spec, user) for spec in specs]
+        jobs = [live.prepared(spec, user) for _, spec in specs]
         if dry_run:
             answers = [live.submit(client, job, job_id=job_id, dry_run=True) for job in jobs]
         else:
@@ -107,8 +107,8 @@ def submit(
             changed = {job["job"]: job for job in held["jobs"]}
         if wait and taken:
             if not as_json:
-                one = len(taken) == 1
-                note(f"{taken[0]['job'] if one else plural(len(taken), 'job')} {'is' if one else 'are'} handed in; waiting for the end")
+                who = taken[0]["job"] if len(taken) == 1 else plural(len(taken), "job")
+                note(f"handed in: {who}; waiting for the end")
             changed = {answer["job"]: live.wait(client, answer["job"], connect) for answer in taken}
     found = [_merged(answer, changed.get(answer.get("job", ""))) for answer in answers]
     if as_json:
@@ -119,8 +119,8 @@ def submit(
                 out(_would(job))
             elif _is_taken(job):
                 out(job_line(job) if wait else job["job"])
-    names = files if len(specs) > 1 and files else [""] * len(specs)
-    refuse_all([_refusal(answer, file) for answer, file in zip(answers, names, strict=True) if not _is_taken(answer)])
+    places = [file if len(specs) > 1 else "" for file, _ in specs]
+    refuse_all([_refusal(answer, place) for answer, place in zip(answers, places, strict=True) if not _is_taken(answer)])
     if wait:
         raise typer.Exit(max(exit_code(job) for job in found))
 
@@ -142,13 +142,16 @@ def run(
 ) -> None:
     """Hand in a job, print its output as it comes, and end as it ends.
 
-    Ctrl-C asks whether to cancel the job; without a terminal it cancels at once. The exit code is 0 if the job completed, 124 if it
-    reached its time limit, 128 + n if signal n ended it, 126 or 127 if its program can't be run, otherwise 1.
+    Ctrl-C asks whether to cancel the job; without a terminal it cancels at once. The exit code is 0 if the job completed, 124
+    if it reached its time limit, 128 + n if signal n ended it, 126 or 127 if its program can't be run, otherwise 1.
     """
     from headway.app import live
 
     options = _given(name, gpus, workers, cpus, memory, time_limit, deadline, queue, priority)
-    (spec,) = _specs(ctx.meta.get(COMMAND), [file] if file is not None else [], options)
+    specs = _specs(ctx.meta.get(COMMAND), [file] if file is not None else [], options)
+    if len(specs) > 1:
+        raise UserError(f"is an array of {len(specs)} jobs: hand it in with `headway submit`", file=file or "")
+    ((_, spec),) = specs
     with connect() as client:
         answer = live.submit(client, live.prepared(spec, live.submitter(client, os.environ)), job_id=job_id)
         if not _is_taken(answer):
@@ -171,18 +174,24 @@ def _given(*values: str | None) -> dict[str, str]:
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def _specs(command: list[str] | None, files: Sequence[str], options: dict[str, str]) -> list[JobSpec]:
-    """The jobs that a command line describes. All are read before one is handed in: a mistake in any changes nothing."""
-    from headway.app.jobfile import job_from_command, load_any
+def _specs(command: list[str] | None, files: Sequence[str], options: dict[str, str]) -> list[tuple[str, JobSpec]]:
+    """The jobs that a command line describes, each with its file. All are read before one is handed in."""
+    from headway.app.jobfile import job_from_command, load_jobs
 
     if (command is None) == (not files):
         raise UserError("expected a job file, or -- and a command" + (", not both" if files else ""))
     if command is not None:
-        return [job_from_command(command, **options)]  # type: ignore[arg-type]
+        return [("", job_from_command(command, **options))]  # type: ignore[arg-type]
     if options:
         option = next(iter(options)).replace("_", "-")
         raise UserError("belongs to a command behind --; in a job file it is a key", key=f"--{option}")
-    return [load_any(file) for file in files]
+    found: list[tuple[str, JobSpec]] = []
+    for file in files:
+        specs, notes = load_jobs(file, os.environ)
+        for text in notes:
+            note(f"{file}: {text}")
+        found += [(file, spec) for spec in specs]
+    return found
 
 
 def _hand_in(client: Client, jobs: Sequence[JobSpec], job_id: str) -> list[dict[str, Any]]:

@@ -146,12 +146,12 @@ def down(
     from headway.app import live
 
     with connect() as client:
-        found = live.queue(client, states=["live"], limit=live.PAGE)["jobs"]
+        jobs: dict[str, int] = live.status(client)["jobs"]
         live.stop(client)
         if wait:
             live.wait_gone(client)
-    waiting = sum(job["state"] == "queued" for job in found)
-    running = len(found) - waiting
+    waiting = jobs.get("queued", 0)
+    running = sum(jobs.values()) - waiting
     if as_json:
         print_json({"stopped": True, "url": client.url, "running": running, "queued": waiting})
         return

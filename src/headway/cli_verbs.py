@@ -80,9 +80,7 @@ def requeue(
     _act("requeue", jobs, all_, user, queue, state, yes, as_json)
 
 
-def _act(
-    verb: str, jobs: list[str] | None, all_: bool, user: str, queue: str, state: str, yes: bool, as_json: bool
-) -> None:
+def _act(verb: str, jobs: list[str] | None, all_: bool, user: str, queue: str, state: str, yes: bool, as_json: bool) -> None:
     from headway.app import live
 
     from_pipe = jobs == ["-"]
@@ -93,18 +91,18 @@ def _act(
     if not selection.by_rule and not named and not from_pipe:
         raise UserError(f"expected ids of jobs, or --all, --user, --queue or --state (see 'headway {verb} --help')")
     with connect() as client:
-        ids = live.selected(client, selection)
-        several = selection.by_rule or selection.patterns
-        if several and ids and not yes and sys.stdin.isatty() and sys.stderr.isatty():
-            typer.confirm(f"headway: {verb} {plural(len(ids), 'job')}?", abort=True, err=True)
-        done = live.act(client, verb, ids)
+        ids = [] if selection.by_rule else live.expanded(client, selection)
+        if (selection.by_rule or selection.patterns) and not yes and sys.stdin.isatty() and sys.stderr.isatty():
+            several = live.count(client, selection) if selection.by_rule else len(ids)
+            typer.confirm(f"headway: {verb} {plural(several, 'job')}?", abort=True, err=True)
+        done = live.act_by_rule(client, verb, selection) if selection.by_rule else live.act(client, verb, ids)
     errors = [error["error"] for error in done["errors"]]
     if as_json:
         print_json({"jobs": done["jobs"], "errors": errors})
     else:
         for job in done["jobs"]:
             out(job_line(job))
-        if not ids:
+        if not done["jobs"] and not errors:
             out("no jobs")
     refuse_all(errors)
 

@@ -19,6 +19,8 @@ CONNECT_S = 5.0
 ANSWER_S = 60.0
 START_ONE = "start one with: headway up"
 EVENT_BYTES_MAX = 1 << 24
+VERSION_HEADER = "X-Headway-Version"
+"""On every request: this version. On every answer: the controller's."""
 
 
 class NoControllerError(UserError):
@@ -56,7 +58,7 @@ class Client:
             local = (urlsplit(self.url).hostname or "") in ("127.0.0.1", "localhost", "::1")
             self._connection = httpx.Client(
                 base_url=self.url,
-                headers={"Authorization": f"Bearer {self.token}", "User-Agent": f"headway/{__version__}"},
+                headers={"Authorization": f"Bearer {self.token}", VERSION_HEADER: __version__},
                 timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
                 trust_env=not local,
                 transport=self._transport,
@@ -101,18 +103,18 @@ class Client:
         self._refuse(answer)
         found = {} if answer.status_code == 204 else self._object(answer)
         if any(key not in found for key in keys):
-            raise self._other(f"what answers at {self.url} is no Headway controller; check HEADWAY_URL")
+            raise self._other(answer, f"what answers at {self.url} is no Headway controller; check HEADWAY_URL")
         return found
 
     def stream(self, path: str, params: Mapping[str, Any], accept: str = "*/*") -> Iterator[bytes]:
         """The bytes of an answer, as they come; for as long as they come."""
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        with self._http() as http:
-            with http.stream("GET", path, params=dict(params), headers={"Accept": accept}, timeout=timeout) as answer:
-                if answer.is_error:
-                    answer.read()
-                self._refuse(answer)
-                yield from answer.iter_bytes()
+        headers = {"Accept": accept}
+        with self._http() as http, http.stream("GET", path, params=dict(params), headers=headers, timeout=timeout) as answer:
+            if answer.is_error:
+                answer.read()
+            self._refuse(answer)
+            yield from answer.iter_bytes()
 
     def events(self, path: str, params: Mapping[str, Any]) -> Iterator[tuple[str, Json]]:
         """The events of a stream of server-sent events: the id of each (or nothing), and its data, an object in JSON."""
@@ -151,30 +153,36 @@ class Client:
             report = {}
         detail = report.get("detail")
         if answer.status_code == 401:
-            hint = "set HEADWAY_TOKEN, or HEADWAY_HOME to the controller's home"
-            expired = isinstance(detail, str) and "expired" in detail
-            raise UserError(f"the controller refuses the token{', which has expired' if expired else ''}: {hint}")
+            raise UserError("the controller refuses the token: set HEADWAY_TOKEN, or HEADWAY_HOME to the controller's home")
         if not isinstance(detail, str):
             if answer.status_code in (404, 405):
-                raise self._other(f"what answers at {self.url} is no Headway controller; check HEADWAY_URL")
+                raise self._other(answer, f"what answers at {self.url} is no Headway controller; check HEADWAY_URL")
             raise UserError(f"the server at {self.url} answers {answer.status_code} {one_line(answer.reason_phrase)}".rstrip())
         if answer.status_code == 405 or (answer.status_code == 404 and detail.startswith("there is nothing at ")):
-            raise self._other(f"the controller at {self.url}: {detail}")
+            raise self._other(answer, f"the controller at {self.url}: {detail}")
+        if answer.status_code == 503:
+            raise NoControllerError(f"the controller at {self.url} is stopping; {START_ONE}")
+        if answer.status_code == 429 and (after := answer.headers.get("Retry-After", "")).isdigit():
+            detail += f" (try again in {after} s)"
         raise UserError(detail)
 
-    def _other(self, otherwise: str) -> UserError:
+    def _other(self, answer: httpx.Response, otherwise: str) -> UserError:
         """The error for an answer that does not fit this version: the controller is of another one, or `otherwise`."""
-        try:
-            with self._http() as http:
-                version = self._object(http.get("/healthz")).get("version")
-        except UserError:
-            version = None
-        if isinstance(version, str) and version != __version__:
+        version = answer.headers.get(VERSION_HEADER) or self._version()
+        if version and version != __version__:
             return UserError(
-                f"the controller at {self.url} is headway {version[:40]}, and this is headway {__version__}, which asks for what it "
-                "does not have: use the same version"
+                f"the controller at {self.url} is headway {one_line(version[:40])}, and this is headway {__version__}: use the "
+                "same version of both"
             )
         return UserError(otherwise)
+
+    def _version(self) -> str:
+        """The version that the server says it has; nothing if it is no controller."""
+        try:
+            with self._http() as http:
+                return str(self._object(http.get("/healthz")).get("version", ""))
+        except UserError:
+            return ""
 
     def _object(self, answer: httpx.Response) -> Json:
         try:

@@ -17,9 +17,7 @@ LOG = "controller.log"
 LINE_BYTES_MAX = 1 << 16
 
 
-def start(
-    arguments: Sequence[str], home: Home, say: Callable[[str], None], environment: Mapping[str, str]
-) -> dict[str, Any]:
+def start(arguments: Sequence[str], home: Home, say: Callable[[str], None], environment: Mapping[str, str]) -> dict[str, Any]:
     """Start `headway up` with these arguments in a session of its own, and wait until it listens; what it has announced, and
     its `log`. `environment` is added to this process's. What it writes goes into the log, and up to then also to `say`.
 

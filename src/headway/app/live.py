@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +26,10 @@ AGAIN_S = 0.2
 GONE_S = 30.0
 """How long a controller that is waited for may be away (while it is restarted), in seconds."""
 PAGE = 10_000
-BATCH = 1_000
-"""Jobs in one request."""
+BATCH, BATCH_BYTES = 1_000, 500_000
+"""At most so many jobs in one request, and so many bytes of them: a controller takes 1 MB unless its settings say otherwise."""
 FINAL = frozenset({"completed", "failed", "cancelled", "rejected"})
-VERBS = ("cancel", "hold", "release", "requeue")
+RUNNING = ("starting", "running", "stopping")
 
 
 # -- handing in ------------------------------------------------------------------------------------------------------
@@ -57,9 +58,23 @@ def submit(client: Client, spec: JobSpec, *, job_id: str = "", dry_run: bool = F
 def submit_many(client: Client, jobs: Sequence[tuple[JobSpec, str]]) -> list[Json]:
     """Hand jobs in, each with an id or none; what the controller says of each: an answer, or `error` and `status`."""
     results: list[Json] = []
-    for i in range(0, len(jobs), BATCH):
-        body = {"jobs": [{"id": job_id, "spec": to_json(spec, compact=True)} for spec, job_id in jobs[i : i + BATCH]]}
-        results += client.ask("POST", "/v1/jobs/batch", body=body, keys=("results",))["results"]
+    batch: list[Json] = []
+    size_bytes = 0
+
+    def send() -> None:
+        results.extend(client.ask("POST", "/v1/jobs/batch", body={"jobs": batch}, keys=("results",))["results"])
+        batch.clear()
+
+    for spec, job_id in jobs:
+        entry = {"id": job_id, "spec": to_json(spec, compact=True)}
+        bytes_of_it = len(json.dumps(entry))
+        if batch and (len(batch) == BATCH or size_bytes + bytes_of_it > BATCH_BYTES):
+            send()
+            size_bytes = 0
+        batch.append(entry)
+        size_bytes += bytes_of_it
+    if batch:
+        send()
     return results
 
 
@@ -73,6 +88,19 @@ def queue(
     wanted = {"state": ",".join(states), "queue": name, "user": user, "group": group}
     params: dict[str, Any] = {key: value for key, value in wanted.items() if value}
     return client.ask("GET", "/v1/jobs", params=params | {"limit": limit}, keys=("jobs", "more"))
+
+
+def queue_with_running(
+    client: Client, *, states: Sequence[str] = (), name: str = "", user: str = "", group: str = "", limit: int = 1000
+) -> Json:
+    """As `queue`; where older jobs are left out, those of them that run are not."""
+    found = queue(client, states=states, name=name, user=user, group=group, limit=limit)
+    if found["more"] and (not states or "live" in states):
+        running = queue(client, states=RUNNING, name=name, user=user, group=group, limit=PAGE)["jobs"]
+        shown_already = {job["job"] for job in found["jobs"]}
+        older = [job for job in running if job["job"] not in shown_already]
+        found = {**found, "jobs": older + found["jobs"], "more": max(found["more"] - len(older), 0)}
+    return found
 
 
 def show(client: Client, job_id: str) -> Json:
@@ -102,12 +130,15 @@ def me(client: Client) -> Json:
 
 def status(client: Client) -> Json:
     """The controller in figures."""
-    return client.ask("GET", "/v1/status")
+    return client.ask("GET", "/v1/status", keys=("jobs", "events"))
 
 
-def events(client: Client, since: int = 0) -> Iterator[tuple[str, Json]]:
-    """What is written into the journal after segment `since`, as it comes: the id of each event, and the event."""
-    return client.events("/v1/events", {"since": since})
+def events(client: Client, *, since: int | None = None, follow: bool, kinds: str = "") -> Iterator[Json]:
+    """What the journal says after event `since` (0: from its beginning; None: what is new), and with `follow` goes on to say."""
+    given = {"since": since, "kinds": kinds}
+    params: dict[str, Any] = {key: value for key, value in given.items() if value not in (None, "")}
+    for _, event in client.events("/v1/events", params | {"follow": follow}):
+        yield event
 
 
 # -- steering --------------------------------------------------------------------------------------------------------
@@ -132,42 +163,40 @@ class Selection:
         return tuple(job for job in self.jobs if any(letter in job for letter in "*?["))
 
 
-def selected(client: Client, selection: Selection) -> list[str]:
-    """The ids of the jobs that are meant, each once, in the order given.
+def expanded(client: Client, selection: Selection) -> list[str]:
+    """The ids that a selection names, each once, in the order given.
 
     Raises:
         UserError: a pattern that no live job's id has.
     """
-    if selection.by_rule:
-        states = [word.strip() for word in selection.state.split(",")] if selection.state else ["live"]
-        found = queue(client, states=states, name=selection.queue, user=selection.user, limit=PAGE)["jobs"]
-        return [job["job"] for job in found]
     if not selection.patterns:
         return list(dict.fromkeys(selection.jobs))
     live = [job["job"] for job in queue(client, states=["live"], limit=PAGE)["jobs"]]
     ids: dict[str, None] = {}
     for word in selection.jobs:
-        if word not in selection.patterns or word in live:
-            ids[word] = None
-            continue
-        matching = [job for job in live if fnmatchcase(job, word)]
+        matching = [word] if word not in selection.patterns or word in live else [job for job in live if fnmatchcase(job, word)]
         if not matching:
             raise UserError(f"no job that waits or runs has an id like {shown(word)}")
         ids |= dict.fromkeys(matching)
     return list(ids)
 
 
+def count(client: Client, selection: Selection) -> int:
+    """How many live jobs a selection by rule means."""
+    states = [word.strip() for word in selection.state.split(",")] if selection.state else ["live"]
+    found = queue(client, states=states, name=selection.queue, user=selection.user, limit=1)
+    return len(found["jobs"]) + int(found["more"])
+
+
+def act_by_rule(client: Client, verb: str, selection: Selection) -> Json:
+    """As `act`, for all live jobs that a selection by rule means."""
+    body = {"all": True, "user": selection.user, "queue": selection.queue, "state": selection.state}
+    return client.ask("POST", f"/v1/jobs/{verb}", body=body, keys=("jobs", "errors"))
+
+
 def act(client: Client, verb: str, jobs: Sequence[str]) -> Json:
     """Cancel, hold, release or requeue jobs; those that it was done to (`jobs`), and why not to others (`errors`)."""
     done: Json = {"jobs": [], "errors": []}
-    if len(jobs) == 1:
-        try:
-            done["jobs"].append(client.ask("POST", f"{job_path(jobs[0])}/{verb}", keys=("job", "state")))
-        except NoControllerError:
-            raise
-        except UserError as error:
-            done["errors"].append({"job": jobs[0], "error": str(error)})
-        return done
     for i in range(0, len(jobs), BATCH):
         answer = client.ask("POST", f"/v1/jobs/{verb}", body={"jobs": list(jobs[i : i + BATCH])}, keys=("jobs", "errors"))
         done["jobs"] += answer["jobs"]
