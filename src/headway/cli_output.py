@@ -183,6 +183,11 @@ def job_line(job: Job) -> str:
     return one_line(text + (f": {job['message']}" if job["message"] else ""))
 
 
+def short(job: Job) -> str:
+    """A job's state as squeue writes it."""
+    return SHORT.get(job["state"]) or str(job["state"])
+
+
 def where(job: Job) -> str:
     """The nodes of a job that has some, or in brackets why it is where it is."""
     reason = _reason(job, "exit-code")

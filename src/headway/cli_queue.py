@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli_output import (
-    SHORT,
     AsJson,
     JobId,
     columns,
@@ -27,6 +26,7 @@ from headway.cli_output import (
     plural,
     print_json,
     print_json_line,
+    short,
     where,
 )
 from headway.core.errors import UserError, did_you_mean, one_line, shown
@@ -84,7 +84,7 @@ FIELDS = {
     "group": _Column("GROUP", _text("group")),
     "queue": _Column("QUEUE", _text("queue")),
     "user": _Column("USER", _text("user")),
-    "st": _Column("ST", lambda job: SHORT.get(job["state"], job["state"])),
+    "st": _Column("ST", short),
     "state": _Column("STATE", _text("state")),
     "reason": _Column("REASON", _text("reason")),
     "held": _Column("HELD", lambda job: "yes" if job.get("held") else "no"),

@@ -204,7 +204,7 @@ def _hand_in(client: Client, jobs: Sequence[JobSpec], job_id: str) -> list[dict[
 
 def _is_taken(answer: dict[str, Any]) -> bool:
     """Whether the job of an answer was, or would be, taken in."""
-    return answer.get("state", "rejected") != "rejected"
+    return bool(answer.get("state", "rejected") != "rejected")
 
 
 def _merged(answer: dict[str, Any], job: dict[str, Any] | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli_output import SHORT, AsJson, connect, cut, duration, number, percent, plural, print_json
+from headway.cli_output import AsJson, connect, cut, duration, number, percent, plural, print_json, short
 from headway.core.errors import one_line
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ INTERVAL_S = 1.0
 HEAD = 5
 """Jobs of the queue's head that are shown."""
 HEAD_OF = 1_000
-"""Of a longer queue no head is shown: a controller tells the newest jobs first, and all of them every second would be too much."""
+"""Of a longer queue no head is shown: a controller tells the newest jobs first, and to ask for all is too much."""
 RUNNING_SHOWN = 40
 NODES_SHOWN = 64
 PIPE_WIDTH = 110
@@ -163,7 +163,7 @@ def _running(jobs: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> T
         total, steps = job.get("total"), job["steps"] or 0
         step = f"{steps}/{total}" if total else "-" if job["steps"] is None else str(steps)
         table.add_row(
-            Text(cut(job["job"]), style=colours[job["job"]]), SHORT.get(job["state"], job["state"]), duration(job["run_s"]),
+            Text(cut(job["job"]), style=colours[job["job"]]), short(job), duration(job["run_s"]),
             str(job["gpus"]), step, Text(_bar(steps / total) if total else "", style=colours[job["job"]]), number(job["loss"]),
             percent(job["accuracy"]), duration(job.get("eta_s")),
         )  # fmt: skip

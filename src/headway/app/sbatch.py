@@ -41,9 +41,9 @@ OPTIONAL = frozenset("nice exclusive propagate get-user-env no-kill".split())
 """Options whose value may be left out."""
 IGNORED = frozenset(
     (
-        "comment distribution error get-user-env gpu-bind gpu-freq cpu-freq hint input kill-on-invalid-dep mail-type mail-user "
-        "mem-bind no-kill open-mode output overcommit oversubscribe parsable profile acctg-freq propagate qos quiet spread-job switches "
-        "threads-per-core time-min tmp use-min-nodes verbose wait wckey"
+        "acctg-freq comment cpu-freq distribution error get-user-env gpu-bind gpu-freq hint input kill-on-invalid-dep mail-type "
+        "mail-user mem-bind no-kill open-mode output overcommit oversubscribe parsable profile propagate qos quiet spread-job "
+        "switches threads-per-core time-min tmp use-min-nodes verbose wait wckey"
     ).split()
 )
 """Options that don't change what a job is here; they are passed over, and it is said."""
@@ -152,9 +152,9 @@ def parse_script(
 
 _KEYS = (
     ("name", "job-name"), ("queue", "account"), ("queue", "partition"), ("priority", "nice"), ("workdir", "chdir"),
-    ("env", "export"), ("resources.gpu", "gres"), ("resources.gpu", "gpus"), ("resources.cpus", "cpus-per-task"), ("resources.memory", "mem"),
-    ("time_limit", "time"), ("deadline", "deadline"), ("checkpoint.grace", "signal"), ("parallelism.data", "nodes"),
-    ("parallelism.data", "ntasks"),
+    ("env", "export"), ("resources.gpu", "gres"), ("resources.gpu", "gpus"), ("resources.cpus", "cpus-per-task"),
+    ("resources.memory", "mem"), ("time_limit", "time"), ("deadline", "deadline"), ("checkpoint.grace", "signal"),
+    ("parallelism.data", "nodes"), ("parallelism.data", "ntasks"),
 )  # fmt: skip
 
 
