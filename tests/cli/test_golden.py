@@ -110,7 +110,7 @@ headway  fifo  {URL}  13:02:10  2/4 slots  1 job on nodes, 1 waiting  1 of 2 nod
 n0  ■·  train-1
 n1  ·■  train-1 draining; drained: new fans
 
-JOB      ST     TIME  SLOTS       STEP                  LOSS    ACC    ETA
+JOB      ST     TIME  SLOTS       STEP                   LOSS    ACC    ETA
 train-1  R   1:02:05      2  1500/3000  ━━━━━━╌╌╌╌╌╌  0.01235  87.5%  10:00
 
 WAITING     QUEUE   USER  PRI  SLOTS  WAIT  WHY
