@@ -83,11 +83,12 @@ def requeue(
 def _act(verb: str, jobs: list[str] | None, all_: bool, user: str, queue: str, state: str, yes: bool, as_json: bool) -> None:
     from headway.app import live
 
-    from_pipe = jobs == ["-"]
-    named = sys.stdin.read().split() if from_pipe else list(jobs or [])
-    selection = live.Selection(jobs=tuple(named), all=all_, user=user, queue=queue, state=state)
-    if selection.by_rule and (named or from_pipe):
+    by_rule = all_ or bool(user or queue or state)
+    if by_rule and jobs:
         raise UserError("expected ids of jobs, or --all, --user, --queue and --state, not both")
+    from_pipe = jobs == ["-"]
+    named = _piped() if from_pipe else list(jobs or [])
+    selection = live.Selection(jobs=tuple(named), all=all_, user=user, queue=queue, state=state)
     if not selection.by_rule and not named and not from_pipe:
         raise UserError(f"expected ids of jobs, or --all, --user, --queue or --state (see 'headway {verb} --help')")
     with connect() as client:
@@ -105,6 +106,14 @@ def _act(verb: str, jobs: list[str] | None, all_: bool, user: str, queue: str, s
         if not done["jobs"] and not errors:
             out("no jobs")
     refuse_all(errors)
+
+
+def _piped() -> list[str]:
+    """The ids in standard input, parted by blanks and ends of lines."""
+    try:
+        return sys.stdin.read().split()
+    except UnicodeDecodeError:
+        raise UserError("expected ids of jobs in UTF-8", key="-") from None
 
 
 def update(

@@ -68,7 +68,7 @@ SRUN = (
     'esac; done; "$@"; }'
 )
 """What `srun` is in a script: the command behind its options, in this worker."""
-_SRUN_USED = re.compile(r"^[ \t]*(?:exec[ \t]+)?srun\b", re.MULTILINE)
+_SRUN_USED = re.compile(r"^[ \t]*srun\b", re.MULTILINE)
 _PLAIN_SHELL = frozenset({"/bin/sh", "/usr/bin/sh"})
 
 
