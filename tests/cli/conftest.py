@@ -78,8 +78,26 @@ STATUS = {
     "events": 42, "stopping": False,
 }  # fmt: skip
 QUEUES = [
-    {"queue": "default", "parent": "", "quota_gpus": None, "limit_gpus": None, "weight": 1, "gpus_used": 2, "queued": 0, "running": 1},
-    {"queue": "vision", "parent": "research", "quota_gpus": 8, "limit_gpus": 16, "weight": 2, "gpus_used": 0, "queued": 1, "running": 0},
+    {
+        "queue": "default",
+        "parent": "",
+        "quota_gpus": None,
+        "limit_gpus": None,
+        "weight": 1,
+        "gpus_used": 2,
+        "queued": 0,
+        "running": 1,
+    },
+    {
+        "queue": "vision",
+        "parent": "research",
+        "quota_gpus": 8,
+        "limit_gpus": 16,
+        "weight": 2,
+        "gpus_used": 0,
+        "queued": 1,
+        "running": 0,
+    },
 ]
 USERS = [
     {"user": "ann", "queued": 1, "running": 1, "gpus_used": 2, "queued_max": 50, "gpus_max": None, "urgency_budget": 12,

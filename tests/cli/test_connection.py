@@ -69,7 +69,9 @@ def test_other_json_is_no_controller(server: Callable[[bytes], int]) -> None:
 def test_http_where_https_is_spoken_and_the_other_way_round(server: Callable[[bytes], int]) -> None:
     alert = b"\x15\x03\x03\x00\x02\x02\x46"
     assert "perhaps HTTPS: set HEADWAY_URL to https://127.0.0.1:" in refusal(f"http://127.0.0.1:{server(alert)}")
-    assert "does not speak HTTPS; set HEADWAY_URL to http://127.0.0.1:" in refusal(f"https://127.0.0.1:{server(PAGE % b'200 OK')}")
+    assert "does not speak HTTPS; set HEADWAY_URL to http://127.0.0.1:" in refusal(
+        f"https://127.0.0.1:{server(PAGE % b'200 OK')}"
+    )
 
 
 def test_nobody_listens(server: Callable[[bytes], int]) -> None:
@@ -88,7 +90,9 @@ def test_a_controller_of_another_version_is_told_in_one_line(cli: CommandLine) -
     older = {"X-Headway-Version": "0.0.1"}
     cli.controller.says("GET", "/v1/queues", problem(404, 'there is nothing at "/v1/queues"', **older))
     said = cli.refusal("queues")
-    assert said.startswith(f"the controller at {URL} is headway 0.0.1, and this is headway ") and said.endswith("use the same version of both")
+    assert said.startswith(f"the controller at {URL} is headway 0.0.1, and this is headway ") and said.endswith(
+        "use the same version of both"
+    )
     cli.controller.says("GET", "/v1/nodes", httpx.Response(200, json={"hosts": []}, headers=older))
     assert "is headway 0.0.1" in cli.refusal("nodes")
 

@@ -21,7 +21,9 @@ from tests.cli.conftest import CommandLine
 NOW = datetime(2030, 1, 31, 12, 0, tzinfo=UTC)
 
 
-def load(folder: Path, *options: str, body: str = "python train.py", head: str = "#!/bin/bash") -> tuple[list[JobSpec], list[str]]:
+def load(
+    folder: Path, *options: str, body: str = "python train.py", head: str = "#!/bin/bash"
+) -> tuple[list[JobSpec], list[str]]:
     path = folder / "train.sh"
     path.write_text("\n".join([head, *(f"#SBATCH {option}" for option in options), body, ""]), "utf-8")
     return load_jobs(path, {"HOME": "/home/ann", "SECRET": "x"})
@@ -71,7 +73,9 @@ def test_a_script_as_people_write_them(tmp_path: Path) -> None:
         (["-N2", "--ntasks=8", "--ntasks-per-node=4", "--gpus=v100:8"], (8, 8), 1_000),
     ],
 )
-def test_tasks_are_workers_and_share_the_gpus(options: list[str], workers: tuple[int, int], gpus_milli: int, tmp_path: Path) -> None:
+def test_tasks_are_workers_and_share_the_gpus(
+    options: list[str], workers: tuple[int, int], gpus_milli: int, tmp_path: Path
+) -> None:
     spec = one(tmp_path, *options)
     par = spec.parallelism
     assert (par.data, par.data_max) == workers and par.data_min == par.data

@@ -29,8 +29,7 @@ def test_several_files_go_in_one_request_and_each_is_answered_for_itself(cli: Co
     cli.controller.says("POST", "/v1/jobs/batch", {"results": answers})
     assert cli.run("submit", *files, code=2) == "a-1\n"
     assert cli.said == (
-        "headway: a-1: urgency 9 is 7\n"
-        'headway: b.yaml: there is no queue "x"; c.yaml: c-2 is rejected: larger than the cluster\n'
+        'headway: a-1: urgency 9 is 7\nheadway: b.yaml: there is no queue "x"; c.yaml: c-2 is rejected: larger than the cluster\n'
     )
     posts = [body for method, _, body in cli.controller.asked if method == "POST"]
     assert [entry["spec"]["name"] for entry in posts[0]["jobs"]] == ["a", "b", "c"] and len(posts) == 1
@@ -264,7 +263,7 @@ def test_ids_come_from_standard_input(cli: CommandLine, monkeypatch: pytest.Monk
 
 
 def test_what_could_not_be_done_is_told_in_one_line(cli: CommandLine) -> None:
-    errors = [{"job": f"x-{i}", "error": f"there is no job \"x-{i}\""} for i in range(5)]
+    errors = [{"job": f"x-{i}", "error": f'there is no job "x-{i}"'} for i in range(5)]
     cli.controller.says("POST", "/v1/jobs/cancel", {"jobs": [TRAIN], "errors": errors})
     assert cli.run("cancel", "train-1", "x-0", code=2) == "train-1: running\n"
     assert cli.said == 'headway: there is no job "x-0"; there is no job "x-1"; there is no job "x-2"; and 2 more\n'
@@ -335,7 +334,15 @@ def test_a_long_queue_has_no_head_in_top(cli: CommandLine) -> None:
 
 
 def test_a_rejected_job_is_an_error(cli: CommandLine) -> None:
-    answer = {"job": "true-1", "number": 1, "state": "rejected", "reason": "x", "message": "too large", "note": "", "created": True}
+    answer = {
+        "job": "true-1",
+        "number": 1,
+        "state": "rejected",
+        "reason": "x",
+        "message": "too large",
+        "note": "",
+        "created": True,
+    }
     cli.controller.says("POST", "/v1/jobs", answer)
     assert cli.refusal("submit", "--", "true") == "true-1 is rejected: too large"
     assert cli.refusal("run", "--", "true") == "true-1 is rejected: too large"
