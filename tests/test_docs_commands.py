@@ -1,5 +1,5 @@
-"""The commands that the docs show work: all are understood by the command line, and those that can be are run, in the docs' order,
-in a folder that has what they name, against one controller.
+"""The commands that the docs show work: all are understood by the command line, and those that can be are run, in the docs'
+order, in a folder that has what they name, against one controller.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import typer
+from tests.live.conftest import Cluster
 
 from headway.app.jobfile import load_jobs
 from headway.cli import app, run_command
-from tests.live.conftest import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -164,8 +164,8 @@ class FakeController:
     def _submitted(self, request: httpx.Request) -> Any:
         if request.url.params.get("dry_run") == "true":
             spec = json.loads(request.content)
-            return {"dry_run": True, "state": "would-queue", "message": "", "name": spec["name"], "user": "ann", "queue": "default",
-                    "gpus": 1, "tasks": 1}  # fmt: skip
+            told = {"dry_run": True, "state": "would-queue", "message": ""}
+            return told | {"name": spec["name"], "user": "ann", "queue": "default", "gpus": 1, "tasks": 1}
         return _answered(1, json.loads(request.content)["name"], request.url.params.get("id", ""))
 
     def _batch(self, request: httpx.Request) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.cli.conftest import URL, CommandLine, problem
 
 from headway.app.client import Client, NoControllerError, connect
 from headway.core.errors import UserError
-from tests.cli.conftest import URL, CommandLine, problem
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_nobody_listens(server: Callable[[bytes], int]) -> None:
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://", "http://[", "http://x:99999", "http://x:y"])
 def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(UserError, match="HEADWAY_URL: expected a URL such as http://127.0.0.1:8080"):
+    with pytest.raises(UserError, match="HEADWAY_URL: expected a URL such as http"):
         connect({"HEADWAY_URL": url})
 
 

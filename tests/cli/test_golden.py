@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.cli.conftest import URL, CommandLine
 
 from headway.cli import run_command
-from tests.cli.conftest import URL, CommandLine
 
 GOLDEN = {
     "submit job.yaml": "job-1\n",

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import typer
+from tests.cli.conftest import CommandLine
 
 from headway.cli import app
-from tests.cli.conftest import CommandLine
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -45,6 +45,7 @@ def test_help_says_what_a_command_does_and_what_each_option_means(path: tuple[st
 
 
 def complete(words: str, **environment: str) -> list[str]:
+    asked = {"_HEADWAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
         [sys.executable, "-c", "from headway.cli import main; main()"],
         env={
@@ -71,11 +72,15 @@ def test_without_a_controller_no_job_is_completed(tmp_path: Any) -> None:
     assert complete("headway show tr", HEADWAY_HOME=str(tmp_path / "none")) == []
 
 
-def test_the_script_for_the_shell_is_shown(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_for_the_shell_is_shown() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from headway.cli import main; main()", "--show-completion", "bash"],
-        capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
-    )  # fmt: skip
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0 and "_HEADWAY_COMPLETE=complete_bash" in done.stdout, (done.stdout, done.stderr)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli.conftest import CommandLine
 
 from headway.app import sbatch_values as values
 from headway.app.jobfile import load_jobs
 from headway.core.errors import UserError
 from headway.core.model import JobSpec
 from headway.core.units import US_PER_S
-from tests.cli.conftest import CommandLine
 
 NOW = datetime(2030, 1, 31, 12, 0, tzinfo=UTC)
 

@@ -51,8 +51,13 @@ def test_a_controller_in_the_background_comes_and_goes(cluster: Cluster) -> None
 def start(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "headway.cli", *arguments],
-        env=cluster.environment, cwd=cluster.scratch, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        env=cluster.environment,
+        cwd=cluster.scratch,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_run_ends_as_its_job_does(cluster: Cluster) -> None:
