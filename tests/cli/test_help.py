@@ -27,7 +27,10 @@ ALL = dict(commands(typer.main.get_command(app)))
 
 
 def test_the_verbs_of_a_live_cluster_are_there() -> None:
-    wanted = "up down submit run queue show why logs events cancel hold release requeue update nodes drain undrain top queues users reload"
+    wanted = (
+        "up down submit run queue show why logs events cancel hold release requeue update nodes drain undrain top queues users "
+        "reload"
+    )
     assert {(verb,) for verb in wanted.split()} <= set(ALL)
     assert {("token", "create"), ("token", "list"), ("token", "revoke")} <= set(ALL)
 
@@ -48,13 +51,7 @@ def complete(words: str, **environment: str) -> list[str]:
     asked = {"_HEADWAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
         [sys.executable, "-c", "from headway.cli import main; main()"],
-        env={
-            **os.environ,
-            "_HEADWAY_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(words.count(" ")),
-            **environment,
-        },
+        env={**os.environ, **asked, **environment},
         capture_output=True,
         text=True,
         check=False,
