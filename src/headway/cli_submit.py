@@ -243,7 +243,11 @@ def _attend(client: Client, job_id: str, *, quiet: bool) -> tuple[dict[str, Any]
             told = job["reason"]
             note(f"{job_id} waits ({told}); more: headway why {job_id}")
 
-    follower = Follower(client, job_id, connect, waits=waits)
+    def again(attempt: int) -> None:
+        if not quiet:
+            note(f"{job_id}: attempt {attempt}")
+
+    follower = Follower(client, job_id, connect, waits=waits, again=again)
     cancelled = False
     while True:
         try:

@@ -350,3 +350,25 @@ def test_a_rejected_job_is_an_error(cli: CommandLine) -> None:
 def test_a_failed_job_tells_its_exit_code(cli: CommandLine) -> None:
     cli.controller.says("GET", "/v1/jobs/bad-3", BAD | {"spec": {}})
     assert "exit_code     3" in cli.run("show", "bad-3")
+
+
+def test_run_tells_of_each_further_attempt(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([("running", 1), ("running", 2), ("running", 2), ("completed", 2)])
+    last = ("completed", 2)
+    asked: list[tuple[str, str]] = []
+
+    def show(_: httpx.Request) -> Any:
+        state, attempt = next(looks, last)
+        return job(1, "true", state, attempt=attempt, run_s=1.0)
+
+    def logs(request: httpx.Request) -> httpx.Response:
+        of, offset = request.url.params["attempt"], int(request.url.params["offset"])
+        asked.append((of, request.url.params["follow"]))
+        return httpx.Response(200, content=f"try {of}\n".encode()[offset:])
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    cli.controller.says("GET", "/v1/jobs/true-1", show)
+    cli.controller.says("GET", "/v1/jobs/true-1/logs", logs)
+    assert cli.run("run", "--", "true") == "try 1\ntry 2\n"
+    assert "headway: true-1: attempt 2\n" in cli.said
+    assert asked == [("1", "true"), ("1", "false"), ("2", "true"), ("2", "false")]

@@ -36,7 +36,8 @@ class Follower:
     """What one task of a job writes until the job has ended; of one attempt, until that is over.
 
     Nothing is told twice or left out where the controller is restarted meanwhile, or where `chunks` is left and called again.
-    `find` finds the new controller; `waits` is told of a job that has not started yet, again and again.
+    `find` finds the new controller; `waits` is told of a job that has not started yet, again and again; `again` of the number of
+    each attempt after the first one.
     """
 
     def __init__(
@@ -48,10 +49,11 @@ class Follower:
         rank: int = 0,
         attempt: int = 0,
         waits: Callable[[Json], None] = lambda _: None,
+        again: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._client, self._job, self._rank, self._only = client, job_id, rank, attempt > 0
         self._patience = Patience(client, find)
-        self._waits = waits
+        self._waits, self._again = waits, again
         self._at, self._offset = attempt, 0
 
     def chunks(self) -> Iterator[bytes]:
@@ -73,6 +75,7 @@ class Follower:
                 if self._only or job["attempt"] <= self._at:
                     return
                 self._at, self._offset = self._at + 1, 0
+                self._again(self._at)
             elif self._at:
                 time.sleep(SOON_S)
             else:
