@@ -1,7 +1,5 @@
 """The commands of operators: `nodes`, `drain`, `undrain`, `reload`, `check-config`. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -105,7 +103,7 @@ def check_config(
 
 
 # -- output ---------------------------------------------------------------------------------------------------------
-def _each(names: Sequence[str], act: Callable[[Client, str], Any], as_json: bool) -> None:
+def _each(names: Sequence[str], act: "Callable[[Client, str], Any]", as_json: bool) -> None:
     """Do it for each node, show them, and tell in the end what could not be done."""
     from headway.app.live import NoControllerError
 

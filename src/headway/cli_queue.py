@@ -1,7 +1,5 @@
 """Looking at jobs: `headway queue`, `show`, `logs`, `events`. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -255,7 +253,7 @@ def logs(
         raise UserError("is one of all ranks: leave one of the two out", key="--rank")
     with connect() as client:
 
-        def source(number: int, of: Client) -> Iterator[bytes]:
+        def source(number: int, of: "Client") -> Iterator[bytes]:
             if follow:
                 return use_case.Follower(of, job, connect, rank=number, attempt=attempt).chunks()
             return use_case.output(of, job, rank=number, attempt=attempt)
@@ -270,7 +268,7 @@ def logs(
                 sys.stdout.buffer.flush()
 
 
-def _all_ranks(client: Client, job: str, source: Callable[[int, Client], Iterator[bytes]], as_json: bool) -> None:
+def _all_ranks(client: "Client", job: str, source: "Callable[[int, Client], Iterator[bytes]]", as_json: bool) -> None:
     from contextlib import ExitStack
 
     from headway.app import live

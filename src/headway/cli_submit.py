@@ -1,7 +1,5 @@
 """Jobs are handed in: `headway submit`, and `headway run`, which stays with the job. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -174,7 +172,7 @@ def _given(*values: str | None) -> dict[str, str]:
     return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def _specs(command: list[str] | None, files: Sequence[str], options: dict[str, str]) -> list[tuple[str, JobSpec]]:
+def _specs(command: list[str] | None, files: Sequence[str], options: dict[str, str]) -> "list[tuple[str, JobSpec]]":
     """The jobs that a command line describes, each with its file. All are read before one is handed in."""
     from headway.app.jobfile import job_from_command, load_jobs
 
@@ -194,7 +192,7 @@ def _specs(command: list[str] | None, files: Sequence[str], options: dict[str, s
     return found
 
 
-def _hand_in(client: Client, jobs: Sequence[JobSpec], job_id: str) -> list[dict[str, Any]]:
+def _hand_in(client: "Client", jobs: "Sequence[JobSpec]", job_id: str) -> list[dict[str, Any]]:
     from headway.app import live
 
     if len(jobs) == 1:
@@ -230,7 +228,7 @@ def _would(answer: dict[str, Any]) -> str:
 
 
 # -- staying with a job ----------------------------------------------------------------------------------------------
-def _attend(client: Client, job_id: str, *, quiet: bool) -> tuple[dict[str, Any], bool]:
+def _attend(client: "Client", job_id: str, *, quiet: bool) -> tuple[dict[str, Any], bool]:
     """Print a job's output until it has ended; the job then, and whether it was cancelled from here."""
     from headway.app import live
     from headway.app.logs import Follower

@@ -1,7 +1,5 @@
 """Who may use the cluster, and how much of it: `headway token`, `users`, `queues`. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -82,7 +80,7 @@ def revoke(
 
 
 @contextmanager
-def _tokens() -> Iterator[Tokens]:
+def _tokens() -> "Iterator[Tokens]":
     """The tokens of the controller that runs; without one, those of the home."""
     from headway.app.client import NoControllerError
     from headway.app.tokens import HomeTokens, RemoteTokens

@@ -1,7 +1,5 @@
 """The cluster at a glance: `headway top`. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -9,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli_output import AsJson, connect, cut, duration, number, percent, plural, print_json, short
+from headway.cli_output import AsJson, connect, cut, duration, number, out, percent, plural, print_json, short
 from headway.core.errors import one_line
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def top(
             _live(client, interval)
 
 
-def look(client: Client) -> dict[str, Any]:
+def look(client: "Client") -> dict[str, Any]:
     """What there is to see: the controller in figures, its nodes, jobs that hold nodes, and the head of the queue."""
     from headway.app import live
 
@@ -70,7 +68,7 @@ def look(client: Client) -> dict[str, Any]:
     }
 
 
-def _live(client: Client, interval_s: float) -> None:
+def _live(client: "Client", interval_s: float) -> None:
     from rich.live import Live
 
     try:
@@ -82,13 +80,17 @@ def _live(client: Client, interval_s: float) -> None:
         return
 
 
-def _print(found: Group) -> None:
+def _print(found: "Group") -> None:
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(found)
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    with console.capture() as printed:
+        console.print(found)
+    for line in printed.get().splitlines():
+        out(line.rstrip())
 
 
-def frame(found: Mapping[str, Any]) -> Group:
+def frame(found: Mapping[str, Any]) -> "Group":
     """One picture of the cluster."""
     from rich.console import Group
     from rich.text import Text
@@ -107,7 +109,7 @@ def frame(found: Mapping[str, Any]) -> Group:
     return Group(*parts)
 
 
-def _summary(found: Mapping[str, Any]) -> Text:
+def _summary(found: Mapping[str, Any]) -> "Text":
     from rich.text import Text
 
     status = found["status"]
@@ -122,7 +124,7 @@ def _summary(found: Mapping[str, Any]) -> Text:
     return text
 
 
-def _slots(nodes: Sequence[Mapping[str, Any]], running: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> Table:
+def _slots(nodes: Sequence[Mapping[str, Any]], running: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> "Table":
     """Each node as a row of slots, each in the colour of the job that has it."""
     from rich.table import Table
     from rich.text import Text
@@ -154,7 +156,7 @@ def _slots(nodes: Sequence[Mapping[str, Any]], running: Sequence[Mapping[str, An
     return table
 
 
-def _running(jobs: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> Table:
+def _running(jobs: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> "Table":
     from rich.text import Text
 
     table = _table(("JOB", False), ("ST", False), ("TIME", True), ("SLOTS", True), ("STEP", True), ("", False), ("LOSS", True),
@@ -175,7 +177,7 @@ def _bar(share: float) -> str:
     return "━" * full + "╌" * (BAR_CELLS - full)
 
 
-def _head(jobs: Sequence[Mapping[str, Any]]) -> Table:
+def _head(jobs: Sequence[Mapping[str, Any]]) -> "Table":
     from rich.text import Text
 
     table = _table(
@@ -189,7 +191,7 @@ def _head(jobs: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
+def _table(*columns: tuple[str, bool]) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -1,7 +1,5 @@
 """A controller that starts and stops: `headway up`, `headway down`. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -106,7 +104,7 @@ def up(
         note("stopped; no jobs left")
 
 
-def _announce(ready: Ready) -> None:
+def _announce(ready: "Ready") -> None:
     for line in ready.notes:
         note(line)
     for line in ready.engine:
@@ -119,7 +117,7 @@ def _announce(ready: Ready) -> None:
     out("headway: Ctrl-C stops the controller, not the jobs")
 
 
-def _announce_json(ready: Ready) -> None:
+def _announce_json(ready: "Ready") -> None:
     out(json.dumps(ready.to_json(), ensure_ascii=False))
 
 

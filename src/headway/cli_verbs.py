@@ -1,7 +1,5 @@
 """What is done to jobs: `headway cancel`, `hold`, `release`, `requeue`, `update`. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
