@@ -192,6 +192,7 @@ def test_the_table_names_every_event_of_a_job() -> None:
         K.SUBMITTED,
         K.HOLD_SET,
         K.PRIORITY_SET,
+        K.UPDATED,
         K.RULE_SET,
         K.WHY,
         K.REFUSED,

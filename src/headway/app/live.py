@@ -108,6 +108,11 @@ def show(client: Client, job_id: str) -> Json:
     return client.ask("GET", job_path(job_id), keys=("job", "state"))
 
 
+def why(client: Client, job_id: str) -> Json:
+    """Why a job is, or is not, running, and when it will."""
+    return client.ask("GET", f"{job_path(job_id)}/why")
+
+
 def nodes(client: Client) -> Json:
     """All nodes."""
     return client.ask("GET", "/v1/nodes", keys=("nodes",))

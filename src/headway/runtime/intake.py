@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,8 +20,8 @@ from headway.runtime.board import Board
 from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.drains import SICK, Drains
 from headway.runtime.inbox import OF_NODES, Submission
-from headway.runtime.launch import add_end, spec_text
-from headway.runtime.rights import Identity, permit
+from headway.runtime.launch import UNKNOWN_UNITS, add_end, spec_text
+from headway.runtime.rights import Identity, permit, permit_room
 from headway.runtime.settings import EVERYBODY, Settings
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,8 @@ class Intake:
     settings: Settings = field(default_factory=Settings)
     """What users may do. May be set anew at any time: it counts for new jobs."""
     identity: Identity = Identity.NAMES
+    is_done: Callable[[int, int], bool] = lambda _job, _attempt: False
+    """Whether an attempt has said that its job is finished."""
     budgets: UrgencyBudgets = UNLIMITED
     """What urgency users may hand in. May be set anew at any time: it counts for new jobs."""
 
@@ -61,11 +63,15 @@ class Intake:
         named = {name: user.urgency_budget for name, user in settings.users.items() if name != EVERYBODY}
         self.budgets = UrgencyBudgets(named, settings.user(EVERYBODY).urgency_budget)
 
+    def grants(self) -> Grants:
+        """What the users' budgets have left."""
+        return Grants(self.budgets, self.state, self.names)
+
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
-        grants = Grants(self.budgets, self.state, self.names)
+        grants = self.grants()
         number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:
@@ -79,6 +85,7 @@ class Intake:
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
                 waiting = sum(other.spec.user == entry.spec.user for other, _, is_new in answered if is_new)
+                permit_room(self.settings, self.state, len(fresh))
                 permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting)
                 public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
@@ -158,7 +165,9 @@ class Intake:
         if (event.job, event.attempt) in over:
             return
         if current and self.state.J[c.J_PHASE, row] != Phase.QUEUED:
-            add_end(out, now, event, int(self.state.J[c.J_REASON, row]))
+            done, saved = self.is_done(event.job, event.attempt), int(self.state.J[c.J_UNITS_SAVED, row])
+            known = saved if saved > 0 else UNKNOWN_UNITS
+            add_end(out, now, event, int(self.state.J[c.J_REASON, row]), done=done, saved=known)
         over.append((event.job, event.attempt))
 
     def _usage(self, row: int, event: Usage, now: int, out: EventBuffer) -> None:

@@ -19,6 +19,7 @@ from headway.engines.base import NODE_LOST, NODE_REBOOTED, Exited, Launch, Recor
 UNKNOWN_UNITS = -1
 """In field b of an end: what the attempt has saved is not known."""
 MESSAGE_LENGTH_MAX = 500
+TERMINATED = 128 + 15
 GRACE_OF_UNKNOWN_US = 30_000_000
 """What an attempt is given to save itself that runs, and of which the journal knows nothing."""
 STRANGE_WAIT_US = 120_000_000
@@ -30,12 +31,17 @@ def spec_text(spec: JobSpec) -> str:
     return json.dumps(to_json(spec, compact=True), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
+def spec_of(state: State, job: int) -> JobSpec:
+    """A live job as it was handed in. `ValueError`, `KeyError` or `UserError`: its text is no job."""
+    return from_json(json.loads(state.files[job]))
+
+
 def make_launch(
     state: State, epoch: int, job: int, attempt: int, places: Ints, public_id: str, account: Callable[[str], str] = str
 ) -> Launch:
     """The gang of a START_REQUESTED, whose payload is `places`; `account` gives whose Unix account a user's jobs run under.
     `ValueError`, `KeyError` or `UserError`: the text is no job."""
-    spec = from_json(json.loads(state.files[job]))
+    spec = spec_of(state, job)
     row = state.row(job)
     servers, first = int(state.J[c.J_SERVERS, row]), int(state.J[c.J_TASK0, row])
     tasks_of = state.T[:, first : first + int(state.J[c.J_TASKS, row])]
@@ -60,16 +66,22 @@ def make_launch(
     return Launch(epoch, job, public_id, attempt, tasks, checkpoints, spec.retry_max, account(spec.user))
 
 
-def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int) -> None:
+def add_end(
+    out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int, *, done: bool = False, saved: int = UNKNOWN_UNITS
+) -> None:
     """Append the event of an attempt's end. Field c is the exit code; the text what the engine says beside it.
 
-    A machine that was switched off, or could not be used any more, is not the job's failure: that counts as stopped, and no
-    retry is spent.
+    A job that has said that it is `done` is completed, even after a stop request, unless it was cancelled or has failed: its
+    exit code is 0 then, or that of its shell, which SIGTERM ends while the command goes on.
+    `saved` is how many steps are in its newest durable checkpoint. A machine that was switched off, or could not be used any
+    more, is not the job's failure: that counts as stopped, and no retry is spent.
     """
     if isinstance(end, StartFailed):
-        out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=UNKNOWN_UNITS, text=_message(end.reason))
+        out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=saved, text=_message(end.reason))
         return
-    if end.after_stop:
+    if end.after_stop and done and end.exit_code in (0, TERMINATED) and stop_reason != Reason.CANCELLED:
+        kind, a, text = EventKind.COMPLETED, 0, ""
+    elif end.after_stop:
         kind, a, text = EventKind.STOPPED, stop_reason, ""
     elif end.reason in (NODE_REBOOTED, NODE_LOST):
         kind, a, text = EventKind.STOPPED, int(Reason.NODE_LOST), end.reason
@@ -78,7 +90,7 @@ def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason:
     else:
         kind, a = EventKind.FAILED, int(Reason.EXIT_CODE)
         text = end.reason or (f"killed by signal {end.signal}" if end.signal is not None else "")
-    out.add(t_us, kind, end.job, end.attempt, a=a, b=UNKNOWN_UNITS, c=end.exit_code, text=_message(text) or None)
+    out.add(t_us, kind, end.job, end.attempt, a=a, b=saved, c=end.exit_code, text=_message(text) or None)
 
 
 def _message(text: str) -> str:
