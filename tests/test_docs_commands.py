@@ -4,8 +4,10 @@ order, in a folder that has what they name, against one controller.
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,10 +117,13 @@ def test_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
             monkeypatch.delenv(key, raising=False)
         monkeypatch.chdir(cluster.scratch)
         failed = []
+        printed = ""
         for command in ALL:
             if command.is_run:
+                monkeypatch.setattr(sys, "stdin", io.StringIO(printed))  # of a pipe: what the command before has printed
                 code = run_command([*command.words])
                 said = capsys.readouterr()
+                printed = said.out
                 if code not in (0, 1):
                     failed.append((command, code, said.err))
         assert not failed
