@@ -28,7 +28,7 @@ FILES = {
     "eval.yaml": "run: echo hello\nresources: {gpu: 0}\n",
     "job.yaml": "run: 'true'\n",
     "train.sh": "#!/bin/bash\n#SBATCH --job-name=resnet --gpus=1\necho hello\n",
-    "train.py": "print('loss=0.5')\n",
+    "train.py": "import time\n\ntime.sleep(600)\n",
     "prepare.py": "print('ready')\n",
 }
 PARSED_ONLY = {
