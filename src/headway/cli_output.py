@@ -208,7 +208,7 @@ def exit_code(job: Job, *, interrupted: bool = False) -> int:
         return INTERRUPTED if interrupted else TERMINATED
     if job["reason"] == "time-limit":
         return TIMED_OUT
-    if "out-of-memory" in (job["reason"], str(job["message"]).partition(":")[0]):
+    if "out-of-memory" in job["message"]:
         return KILLED
     code = job["exit_code"] or 0
     return int(code) if code in CANNOT_RUN or SIGNALLED < code <= SIGNALLED + 64 else 1

@@ -40,7 +40,7 @@ def test_a_controller_in_the_background_comes_and_goes(cluster: Cluster) -> None
         cluster.ready = cluster.json("up", "--detach", "--nodes", "1x2", "--round", "0.2")
         assert cluster.ready["live_jobs"] == 2
         gate.touch()
-        until(lambda: cluster.job("big-2")["state"] == "completed", "both jobs end")
+        until(lambda: cluster.job("big-1")["state"] == "completed", "both jobs end")
         assert cluster.run("down", "--wait").stdout == "stopped: no jobs left\n"
     finally:
         address = cluster.home / "controller.json"
@@ -65,7 +65,7 @@ def test_run_ends_as_its_job_does(cluster: Cluster) -> None:
     done = cluster.run("run", "--name", "a", "--", "sh", "-c", "echo out; echo err >&2; exit 0")
     assert done.stdout == "out\nerr\n" and "a-1: completed" in done.stderr
     (cluster.scratch / "killed.yaml").write_text("run: kill -USR1 $$\nretry: {max: 0}\n")
-    assert "killed-2: failed (exit code 138)" in cluster.run("run", "killed.yaml", code=138).stderr
+    assert "killed-1: failed (exit code 138)" in cluster.run("run", "killed.yaml", code=138).stderr
     (cluster.scratch / "none.yaml").write_text("run: exec no-such-program\nretry: {max: 0}\n")
     assert "no-such-program" in cluster.run("run", "none.yaml", code=127).stdout
     (cluster.scratch / "slow.yaml").write_text("run: sleep 60\ntime_limit: 1s\nretry: {max: 0}\n")
@@ -75,8 +75,8 @@ def test_run_ends_as_its_job_does(cluster: Cluster) -> None:
     time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
-    assert (running.returncode, out) == (130, "") and "long-5: cancelled" in err
-    assert cluster.job("long-5")["state"] == "cancelled"
+    assert (running.returncode, out) == (130, "") and "long-1: cancelled" in err
+    assert cluster.job("long-1")["state"] == "cancelled"
 
 
 def test_jobs_are_held_changed_and_sent_back(cluster: Cluster) -> None:
@@ -92,12 +92,12 @@ def test_jobs_are_held_changed_and_sent_back(cluster: Cluster) -> None:
     until(lambda: cluster.job("a-1")["state"] == "completed", "the released job ends")
     run = f"echo started >> '{marks}'; {WAITS.format(gate=gate)}"
     cluster.run("submit", "--name", "b", "--", "sh", "-c", run)
-    until(lambda: cluster.job("b-2")["state"] == "running", "the job runs")
+    until(lambda: cluster.job("b-1")["state"] == "running", "the job runs")
     cluster.run("requeue", "b-*")
-    until(lambda: cluster.job("b-2")["attempt"] == 2 and cluster.job("b-2")["state"] == "running", "its second attempt")
+    until(lambda: cluster.job("b-1")["attempt"] == 2 and cluster.job("b-1")["state"] == "running", "its second attempt")
     gate.touch()
-    until(lambda: cluster.job("b-2")["state"] == "completed", "the job ends")
-    kinds = [json.loads(line)["kind"] for line in cluster.run("events", "--json", "--job", "b-2").stdout.splitlines()]
+    until(lambda: cluster.job("b-1")["state"] == "completed", "the job ends")
+    kinds = [json.loads(line)["kind"] for line in cluster.run("events", "--json", "--job", "b-1").stdout.splitlines()]
     assert kinds.count("started") == 2 and kinds[-1] == "completed"
 
 
