@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,8 @@ WAITS = "until [ -e '{gate}' ]; do sleep 0.02; done"
 
 
 def test_a_controller_in_the_background_comes_and_goes(cluster: Cluster) -> None:
-    refused = cluster.run("up", "--detach", "--port", "1", code=2)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = cluster.run("up", "--detach", "--port", str(taken.getsockname()[1]), code=2)
     assert "port" in refused.stderr and not (cluster.home / "controller.json").exists()
     try:
         ready = cluster.json("up", "--detach", "--nodes", "1x2", "--round", "0.2")
