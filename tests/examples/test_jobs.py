@@ -3,17 +3,19 @@ and a run that was stopped ends where one ends that was not."""
 
 from __future__ import annotations
 
+import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Mapping
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.examples.task import run_task
 
 torch = pytest.importorskip("torch", reason="the example jobs need torch: pip install headway[jobs]")
 
@@ -33,29 +35,48 @@ def free_port() -> int:
 
 @dataclass
 class Gang:
-    """The processes of one attempt, as the engine starts them, and what they print."""
+    """The processes of one attempt, and the files that they print into."""
 
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    processes: list[multiprocessing.process.BaseProcess] = field(default_factory=list)
+    outputs: list[Path] = field(default_factory=list)
 
-    def end(self) -> list[str]:
+    def printed(self, rank: int = 0) -> str:
+        return self.outputs[rank].read_text() if self.outputs[rank].exists() else ""
+
+    def until(self, word: str) -> None:
+        """Wait until the first process has printed something."""
+        deadline = time.monotonic() + PATIENCE_S
+        while word not in self.printed():
+            assert time.monotonic() < deadline and self.processes[0].is_alive(), self.printed()
+            time.sleep(0.01)
+
+    def signal(self, number: int) -> None:
+        for process in self.processes:
+            assert process.pid is not None
+            os.kill(process.pid, number)
+
+    def end(self, code: int = 0) -> list[str]:
         """Wait for all; what each has printed."""
-        printed = [process.communicate(timeout=PATIENCE_S)[0] for process in self.processes]
-        codes = [process.returncode for process in self.processes]
-        assert codes == [0] * len(codes), "\n".join(printed)
+        for process in self.processes:
+            process.join(PATIENCE_S)
+            if process.is_alive():
+                process.kill()
+        printed = [self.printed(rank) for rank in range(len(self.processes))]
+        codes = [process.exitcode for process in self.processes]
+        assert codes == [code] * len(codes), "\n".join(printed)
         return printed
 
 
 def start(
-    directory: Path, *arguments: str, workers: int = 1, servers: int = 0, attempt: int = 1, script: str = "train.py",
-    env: Mapping[str, str] | None = None,
-) -> Gang:  # fmt: skip
+    directory: Path, *arguments: str, workers: int = 1, servers: int = 0, attempt: int = 1, script: str = "train.py"
+) -> Gang:
+    """Start a job's processes as the engine does, forked off one that has imported torch already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "numpy", "tests.examples.task"])
     port, gang = free_port(), Gang()
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("HEADWAY_")}
+    directory.mkdir(exist_ok=True)
     for rank in range(workers + servers):
         environment = {
-            **clean,
-            "PYTHONPATH": str(ROOT / "src"),
-            "PYTHONUNBUFFERED": "1",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
             "WORLD_SIZE": str(workers),
@@ -66,14 +87,12 @@ def start(
             "HEADWAY_ROLE": "worker" if rank < workers else "server",
             "HEADWAY_SERVERS": ",".join(f"127.0.0.1:{9000 + k}" for k in range(servers)),
             "HEADWAY_CHECKPOINT_DIR": str(directory),
-            **(env or {}),
         }
-        gang.processes.append(
-            subprocess.Popen(
-                [sys.executable, str(JOBS / script), *arguments],
-                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
-        )
+        output = directory / f"{attempt}.{rank}.log"
+        process = context.Process(target=run_task, args=(str(JOBS / script), arguments, environment, str(output)))
+        process.start()
+        gang.processes.append(process)
+        gang.outputs.append(output)
     return gang
 
 
@@ -100,7 +119,7 @@ def same(one: dict[str, Any], other: dict[str, Any], **tolerance: float) -> bool
     )
 
 
-WAYS = {
+WAYS: dict[str, dict[str, int]] = {
     "data-parallel": {"workers": 2},
     "pipeline": {"workers": 2, "stages": 2},
     "hybrid": {"workers": 4, "stages": 2},
@@ -143,15 +162,10 @@ def test_every_model_learns(tmp_path: Path, model: str) -> None:
 def test_a_stopped_run_ends_where_one_ends_that_was_not(tmp_path: Path, way: dict[str, str]) -> None:
     shape = dict(WAYS[way["way"]]) if way else {}
     arguments = ("--model", "mlp", "--epochs", "40", "--stages", str(shape.pop("stages", 1)))
-    (tmp_path / "whole").mkdir()
     whole = last_line(start(tmp_path / "whole", *arguments, **shape).end()[0])
     stopped = start(tmp_path / "parts", *arguments, **shape)
-    reader = stopped.processes[0].stdout
-    assert reader is not None
-    while "epoch 3 " not in reader.readline():
-        pass
-    for process in stopped.processes:
-        process.send_signal(signal.SIGTERM)
+    stopped.until("epoch 3 ")
+    stopped.signal(signal.SIGTERM)
     assert "stopped at step " in (first := stopped.end()[0])
     step = int(last_line(first).split()[3])
     assert 66 <= step < 880
@@ -172,24 +186,18 @@ def test_a_run_goes_on_in_another_way(tmp_path: Path, alone: tuple[dict[str, Any
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     start(tmp_path, "--model", "mlp", "--epochs", "1").end()
-    (process,) = start(tmp_path, "--model", "svm", "--epochs", "1", attempt=2).processes
-    printed = process.communicate(timeout=PATIENCE_S)[0]
-    assert process.returncode == 1
+    (printed,) = start(tmp_path, "--model", "svm", "--epochs", "1", attempt=2).end(code=1)
     assert printed.strip().endswith("holds a mlp, not a svm")
 
 
 def test_the_plain_script_prints_figures_and_goes_on_after_its_last_epoch(tmp_path: Path) -> None:
     arguments = ("--save", str(tmp_path / "last.pt"), "--epochs", "30")
-    started = start(tmp_path, *arguments, script="plain.py", env={"PYTHONPATH": ""})
-    reader = started.processes[0].stdout
-    assert reader is not None
-    while not reader.readline().startswith("step=66 "):
-        pass
-    started.processes[0].send_signal(signal.SIGTERM)
-    started.processes[0].communicate(timeout=PATIENCE_S)
-    assert started.processes[0].returncode == -signal.SIGTERM, "it knows no signals"
+    started = start(tmp_path, *arguments, script="plain.py")
+    started.until("step=66 ")
+    started.signal(signal.SIGTERM)
+    started.end(code=-signal.SIGTERM)  # it knows no signals
     epoch = torch.load(tmp_path / "last.pt")["epoch"]
-    (printed,) = start(tmp_path, *arguments, script="plain.py", env={"PYTHONPATH": ""}).end()
+    (printed,) = start(tmp_path, *arguments, script="plain.py", attempt=2).end()
     first, *lines = printed.splitlines()
     assert first == f"goes on after epoch {epoch}"
     assert [line.split()[0] for line in lines] == [f"step={22 * k}" for k in range(epoch + 1, 31)]
