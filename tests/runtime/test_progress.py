@@ -57,10 +57,19 @@ def restart(state: State, at_s: float) -> None:
 
 def test_what_an_honest_job_tells_is_kept_as_it_is() -> None:
     progress, state = Progress(), live()
-    for second in range(1, 1001):
+    for second in range(1, 201):
         report = at(second, 1 / second, second / 1000)
         assert tell(progress, state, second, report) == ([(second, round(1e9 / second), 1000 * second)], [])
-    assert state.J[c.J_UNITS_DONE, 0] == 1000
+    assert state.J[c.J_UNITS_DONE, 0] == 200
+
+
+def test_after_two_hundred_points_one_is_kept_in_each_hundredth_of_the_run_time() -> None:
+    progress, state = Progress(), live()
+    kept = [second for second in range(1, 2001) if tell(progress, state, second, at(min(second, 1000), 1.0, 0.5))[0]]
+    assert kept[:200] == list(range(1, 201))
+    gaps = [b - a for a, b in zip(kept[200:], kept[201:], strict=False)]
+    assert gaps[0] == 2 and gaps[-1] == 20 and sorted(gaps) == gaps  # 1 % of 200 s … 1 % of 2000 s
+    assert len(kept) == 200 + sum(1 for _ in kept[200:]) < 500
 
 
 def test_an_honest_job_may_stall_hurry_and_be_three_times_as_fast_as_announced() -> None:

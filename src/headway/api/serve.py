@@ -181,7 +181,7 @@ async def _lead(prepared: Prepared, journal: Journal, on_ready: Callable[[Ready]
     )  # fmt: skip
     controller = Controller(
         journal, engine, _brains(prepared.chosen), pace=Pace(interval_us=prepared.interval_us),
-        capabilities=engine.capabilities(), settings=prepared.settings, identity=Identity.here(),
+        capabilities=engine.capabilities(), settings=prepared.settings, identity=Identity.here(), home=home.root,
     )  # fmt: skip
 
     def lost(why: str) -> None:
@@ -250,6 +250,7 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         loop.add_signal_handler(signal.SIGHUP, lambda: _hung_up(has_terminal, controller.stop, reload))
         server = ApiServer(controller, home.token(), prepared.port, reloader)
         await server.start()
+        controller.url = server.url
         ready = Ready(
             server.url,
             home.root,

@@ -132,7 +132,8 @@ class Launch:
 
     `attempt` counts from 1. `restarts_max` is how many more attempts a failing job may have; the tasks are
     told. `user` is whose job it is: an engine that can runs it under that user's account, and fails the start where there is
-    none; empty: the engine's own.
+    none; empty: the engine's own. `told` are variables that every task gets, a secret among them: they are written to no disk.
+    `reports_dir` is where the tasks leave their reports, one file each; empty: nowhere.
     """
 
     epoch: int
@@ -143,6 +144,8 @@ class Launch:
     checkpoint_dir: str = ""
     restarts_max: int = 0
     user: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)
+    reports_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)

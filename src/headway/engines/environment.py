@@ -7,6 +7,9 @@ group of W), and they find their place by `HEADWAY_ROLE=server`, `ROLE_RANK` and
 `LOCAL_RANK` and `LOCAL_WORLD_SIZE` count the tasks of the same role on the same node; `GROUP_RANK` numbers
 the nodes in the order in which the ranks reach them.
 
+`NODE_RANK`, `NNODES`, `NPROC_PER_NODE` and the `PET_*` forms that torchrun takes as defaults are set too, for scripts that
+read them, and so that a job of one task a node may call a bare `torchrun train.py`.
+
 Not set: `TORCHELASTIC_USE_AGENT_STORE` (there is no torchrun agent: rank 0 opens the store at `MASTER_PORT`
 itself) and nothing that begins with `SLURM_` (Lightning would believe that it is on Slurm).
 """
@@ -69,7 +72,18 @@ def task_environment(
         "HEADWAY_SERVERS": ",".join(servers),
         "HEADWAY_CHECKPOINT_DIR": launch.checkpoint_dir,
         "HEADWAY_HOME": home,
+        "HEADWAY_REPORTS": f"{launch.reports_dir}/{launch.attempt}-{task.rank}.jsonl" if launch.reports_dir else "",
+        **launch.told,
+        **_for_torchrun(len({other.node for other in workers}), nodes.index(task.node), len(local_peers), master_addr, master_port),
     }
     if not real_gpus:
         placed["HEADWAY_SLOTS"] = indices
     return {"PYTHONUNBUFFERED": "1", **task.env, **placed}
+
+
+def _for_torchrun(nodes: int, node: int, here: int, master_addr: str, master_port: int) -> dict[str, str]:
+    """What torchrun takes as defaults: `here` processes on this node, the `node`th of `nodes`."""
+    counts = {"NNODES": str(nodes), "NODE_RANK": str(node), "NPROC_PER_NODE": str(here)}
+    master = {"PET_MASTER_ADDR": master_addr, "PET_MASTER_PORT": str(master_port)}
+    endpoint = {"PET_RDZV_ENDPOINT": f"{master_addr}:{master_port}"}
+    return counts | {f"PET_{name}": value for name, value in counts.items()} | master | endpoint

@@ -32,20 +32,25 @@ from headway.core.round import Brains, settled
 from headway.core.state import State
 from headway.core.view import ClusterView, JobView, NodeView
 from headway.engines.base import (
+    Ended,
     Engine,
     EngineError,
     EngineEvent,
+    Exited,
     NodeBack,
     NodeUnreachable,
     Running,
     StaleAttempt,
     StaleEpoch,
+    StartFailed,
 )
 from headway.perf.histories import Histories
+from headway.progress.told import Told
 from headway.runtime.admit import Names
 from headway.runtime.board import Board, JobRecord
 from headway.runtime.budgets import UNLIMITED, UrgencyBudgets
 from headway.runtime.clock import Calendar, Clock, JournalClock
+from headway.runtime.collect import Reporting
 from headway.runtime.drains import Drains
 from headway.runtime.folded import Folded, note_anchors, recover
 from headway.runtime.inbox import OF_NODES, OF_PEOPLE, Cancellation, Change, Entry, Submission, give, refuse
@@ -54,6 +59,7 @@ from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
 from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch, owned
 from headway.runtime.lease import FencedError
+from headway.runtime.progress import Finding
 from headway.runtime.rights import Identity
 from headway.runtime.rounds import Pace, Rounds
 from headway.runtime.rules import settings_events
@@ -76,7 +82,7 @@ class Controller:
     def __init__(
         self, journal: Journal, engine: Engine, brains: Brains, *, pace: Pace | None = None, capabilities: Capabilities = LOCAL,
         seed: int = 0, clock: Clock | None = None, budgets: UrgencyBudgets = UNLIMITED, worker: Executor | None = None,
-        settings: Settings | None = None, identity: Identity = Identity.NAMES,
+        settings: Settings | None = None, identity: Identity = Identity.NAMES, home: Path | None = None,
     ) -> None:  # fmt: skip
         self.journal, self.engine, self.brains = journal, engine, brains
         self.pace = pace or Pace()
@@ -92,6 +98,11 @@ class Controller:
         self._pump: asyncio.Task[None] | None = None
         fractional = capabilities.fractional_gpus
         self.intake = Intake(self.state, self.names, self.board, self.drains, fractional, budgets=budgets, identity=identity)
+        self.url = ""
+        """Where the API listens, once it does."""
+        self.reporting = Reporting(home, engine.log_path, self._heard, lambda: self.url)
+        self.intake.is_done = self.reporting.is_done
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._reconcile_us = self._strange_us = c.NEVER  # strange: since when attempts run of which the journal knows nothing
         self.stopping = False
 
@@ -102,6 +113,7 @@ class Controller:
         Raises:
             UserError: the journal can't be read at all, or the nodes don't fit to it.
         """
+        self._loop = asyncio.get_running_loop()
         self._replay()
         if self._clock is None:
             last_us = int(self.state.C[c.C_NOW])
@@ -117,6 +129,7 @@ class Controller:
             self._record(settings_events(self.state, self.names, self._settings, self.now_us()))
         self._pump = asyncio.create_task(self._listen(self.engine.events()), name="headway-engine-events")
         self._pump.add_done_callback(lambda _: self._wake.set())
+        self.reporting.start(self.state)
         await self._reconcile()
         await self._settle()
         if not self._waits():
@@ -139,6 +152,11 @@ class Controller:
     def _pump_error(self) -> BaseException | None:
         return self._pump.exception() if self._pump is not None and not self._pump.cancelled() else None
 
+    def _heard(self) -> None:
+        """Called from the collecting thread."""
+        if self._loop is not None and not self.stopping:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
     def stop(self) -> None:
         """Ask `run` to return. The jobs go on running."""
         self.stopping = True
@@ -153,6 +171,7 @@ class Controller:
             self._pump.cancel()
             await asyncio.wait([self._pump])
         refuse(self._inbox)
+        await asyncio.to_thread(self.reporting.close)
         self.rounds.close()
         await self.engine.close()
         self.journal.close()
@@ -242,6 +261,18 @@ class Controller:
         self._inbox.append(entry)
         self._wake.set()
 
+    async def report(self, job: int, attempt: int, told: Sequence[Told]) -> list[Finding]:
+        """Take in what an attempt tells of itself over HTTP; what was wrong with it. What is kept is in the journal then."""
+        findings: list[Finding] = []
+
+        def make(now: int) -> EventBatch:
+            batch, wrong = self.reporting.hear(self.state, job, attempt, told, now)
+            findings.extend(wrong)
+            return batch
+
+        await self.change(make)
+        return findings
+
     def find(self, public_id: str) -> JobRecord:
         """A job by its id, or by its number."""
         job = self.board.by_id(public_id)
@@ -286,6 +317,7 @@ class Controller:
             await self._look()
         now = self.now_us()
         self._record(self.drains.events(self.state, now))
+        self._record(self.reporting.due(self.state, now))
         await self._carry_out(overdue(self.state, now))
         await self._settle()
         if not self._waits():
@@ -295,6 +327,7 @@ class Controller:
             self._reconcile_us,
             next_overdue_us(self.state),
             self.drains.next_us(),
+            self.reporting.next_us(now),
         )
 
     def _waits(self) -> bool:
@@ -357,7 +390,8 @@ class Controller:
     async def _launch(self, job: int, attempt: int, payload: Any, answers: EventBuffer) -> None:
         try:
             name, account = self.state.name(Name.JOB, job), self.intake.settings.account
-            await self.engine.launch(make_launch(self.state, self.epoch, job, attempt, payload, name, account))
+            launch = make_launch(self.state, self.epoch, job, attempt, payload, name, account)
+            await self.engine.launch(self.reporting.launching(launch, self.state))
         except StaleEpoch as error:
             raise FencedError(str(error)) from None
         except StaleAttempt as error:
@@ -404,6 +438,9 @@ class Controller:
         for entry in inbox:
             if isinstance(entry, OF_NODES):
                 self._record(out.take())  # what it means depends on all that has been said of the node
+            elif isinstance(entry, Exited | StartFailed):
+                self._record(out.take())
+                self._record(self.reporting.ending(self.state, [(entry.job, entry.attempt)], now))
             if not isinstance(entry, OF_PEOPLE):
                 self.intake.report(entry, now, out, over)
         submissions = [entry for entry in inbox if isinstance(entry, Submission)]
@@ -434,6 +471,8 @@ class Controller:
         now = self.now_us()
         self._record(reach_events(self.state, nodes, now, self.drains))
         self.intake.last_job = max([self.intake.last_job, *(record.job for record in records)])
+        ends = [(record.job, record.attempt) for record in records if isinstance(record, Ended)]
+        self._record(self.reporting.ending(self.state, ends, now))
         missed = EventBuffer(64, 64)
         over: list[tuple[int, int]] = []
         self.intake.missed(records, now, missed, over)

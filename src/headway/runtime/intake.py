@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from headway.runtime.board import Board
 from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.drains import SICK, Drains
 from headway.runtime.inbox import OF_NODES, Submission
-from headway.runtime.launch import add_end, spec_text
+from headway.runtime.launch import UNKNOWN_UNITS, add_end, spec_text
 from headway.runtime.rights import Identity, permit
 from headway.runtime.settings import EVERYBODY, Settings
 
@@ -52,6 +52,8 @@ class Intake:
     settings: Settings = field(default_factory=Settings)
     """What users may do. May be set anew at any time: it counts for new jobs."""
     identity: Identity = Identity.NAMES
+    is_done: Callable[[int, int], bool] = lambda _job, _attempt: False
+    """Whether an attempt has said that its job is finished."""
     budgets: UrgencyBudgets = UNLIMITED
     """What urgency users may hand in. May be set anew at any time: it counts for new jobs."""
 
@@ -158,7 +160,9 @@ class Intake:
         if (event.job, event.attempt) in over:
             return
         if current and self.state.J[c.J_PHASE, row] != Phase.QUEUED:
-            add_end(out, now, event, int(self.state.J[c.J_REASON, row]))
+            done, saved = self.is_done(event.job, event.attempt), int(self.state.J[c.J_UNITS_SAVED, row])
+            known = saved if saved > 0 else UNKNOWN_UNITS
+            add_end(out, now, event, int(self.state.J[c.J_REASON, row]), done=done, saved=known)
         over.append((event.job, event.attempt))
 
     def _usage(self, row: int, event: Usage, now: int, out: EventBuffer) -> None:

@@ -60,16 +60,21 @@ def make_launch(
     return Launch(epoch, job, public_id, attempt, tasks, checkpoints, spec.retry_max, account(spec.user))
 
 
-def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int) -> None:
+def add_end(
+    out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason: int, *, done: bool = False, saved: int = UNKNOWN_UNITS
+) -> None:
     """Append the event of an attempt's end. Field c is the exit code; the text what the engine says beside it.
 
-    A machine that was switched off, or could not be used any more, is not the job's failure: that counts as stopped, and no
-    retry is spent.
+    A job that has said that it is `done` and exits with 0 is completed, even after a stop request, unless it was cancelled.
+    `saved` is how many steps are in its newest durable checkpoint. A machine that was switched off, or could not be used any
+    more, is not the job's failure: that counts as stopped, and no retry is spent.
     """
     if isinstance(end, StartFailed):
-        out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=UNKNOWN_UNITS, text=_message(end.reason))
+        out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=saved, text=_message(end.reason))
         return
-    if end.after_stop:
+    if end.after_stop and done and end.exit_code == 0 and stop_reason != Reason.CANCELLED:
+        kind, a, text = EventKind.COMPLETED, 0, ""
+    elif end.after_stop:
         kind, a, text = EventKind.STOPPED, stop_reason, ""
     elif end.reason in (NODE_REBOOTED, NODE_LOST):
         kind, a, text = EventKind.STOPPED, int(Reason.NODE_LOST), end.reason
@@ -78,7 +83,7 @@ def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason:
     else:
         kind, a = EventKind.FAILED, int(Reason.EXIT_CODE)
         text = end.reason or (f"killed by signal {end.signal}" if end.signal is not None else "")
-    out.add(t_us, kind, end.job, end.attempt, a=a, b=UNKNOWN_UNITS, c=end.exit_code, text=_message(text) or None)
+    out.add(t_us, kind, end.job, end.attempt, a=a, b=saved, c=end.exit_code, text=_message(text) or None)
 
 
 def _message(text: str) -> str:

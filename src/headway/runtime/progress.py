@@ -42,6 +42,11 @@ SLACK_US = 5 * US_PER_S
 """So much more run time, and one step, are believed: steps come in lumps, and reports are late."""
 EACH_US = US_PER_S
 """Of a job, one report is kept in so long a time: the newest."""
+POINTS_DENSE = 200
+"""From so many kept reports on, one is kept in each hundredth of the run time, so that their number grows with its logarithm …"""
+SPARSE = 100
+EACH_US_MAX = 60 * US_PER_S
+"""… but one a minute at least."""
 
 
 class Report(NamedTuple):
@@ -56,6 +61,15 @@ class Report(NamedTuple):
     total: object = None
 
 
+class Saved(NamedTuple):
+    """A checkpoint of an attempt that is durable: where, and how many steps are in it."""
+
+    job: int
+    attempt: int
+    step: object
+    path: str
+
+
 class Fault(StrEnum):
     """What is wrong with a report. Of the first four nothing is kept; of the others, what is left of them."""
 
@@ -68,6 +82,8 @@ class Fault(StrEnum):
     OTHER_TOTAL = "another total than was handed in"
     NO_ACCURACY = "an accuracy outside 0 to 1"
     NO_LOSS = "a loss that is no finite number"
+    OLDER_SAVED = "a checkpoint of an older step in the place of a newer one"
+    NO_PATTERN = "a pattern that takes too long"
 
 
 REFUSED = frozenset({Fault.UNKNOWN, Fault.STALE, Fault.NOT_UP, Fault.NO_STEP})
@@ -96,10 +112,16 @@ class Pace:
     """Steps credited and run time at the last mark; 0: none yet."""
     kept_us: int = -EACH_US
     """When a report of it was kept last."""
+    kept: int = 0
+    """How many were, up to `POINTS_DENSE`."""
     held: tuple[int, int, int] | None = None
     """The newest report that has not been kept yet: steps, loss, accuracy, as OBSERVED carries them."""
     faults: dict[Fault, int] = field(default_factory=dict)
     """How often which."""
+
+    def next_us(self) -> int:
+        """When the next report may be kept."""
+        return self.kept_us + (EACH_US if self.kept < POINTS_DENSE else min(max(self.run_us // SPARSE, EACH_US), EACH_US_MAX))
 
     def mark(self) -> None:
         """Set a mark, if it is time for one."""
@@ -134,7 +156,7 @@ class Progress:
         for job in list(self.jobs):
             if state.row(job) is None:
                 del self.jobs[job]
-            elif now_us >= self.jobs[job].kept_us + EACH_US:
+            elif now_us >= self.jobs[job].next_us():
                 self._keep(job, now_us, out)
         return out.take()
 
@@ -145,16 +167,36 @@ class Progress:
             self._keep(job, now_us, out)
         return out.take()
 
+    def saved(self, state: State, saved: Saved, newest: int | None) -> Finding | int:
+        """How many steps a durable checkpoint holds, or what is wrong with it; `newest` is what its path held before."""
+
+        def found(fault: Fault, sentence: str) -> Finding:
+            return Finding(saved.job, saved.attempt, fault, sentence)
+
+        row = state.row(saved.job)
+        if row is None:
+            return found(Fault.UNKNOWN, f"job {saved.job} does not live")
+        if saved.attempt != state.J[c.J_ATTEMPT, row] or state.J[c.J_PHASE, row] == Phase.QUEUED:
+            return found(Fault.STALE, f"attempt {saved.attempt} of job {saved.job} is over")
+        step, total = _count(saved.step), int(state.J[c.J_UNITS_TOTAL, row])
+        if step is None:
+            return found(Fault.NO_STEP, f"expected a whole number of steps from 0 to 2^53, got {saved.step!r:.40}")
+        if newest is not None and step < newest:
+            return found(Fault.OLDER_SAVED, f"step {step} in {saved.path[:200]}, which held step {newest}")
+        if total > 0 and step > total:
+            return found(Fault.PAST_END, f"a checkpoint of step {step} of {total}")
+        return step
+
     def next_us(self) -> int:
         """When `due` has something to give at the latest, or NEVER."""
-        return min((pace.kept_us + EACH_US for pace in self.jobs.values() if pace.held is not None), default=c.NEVER)
+        return min((pace.next_us() for pace in self.jobs.values() if pace.held is not None), default=c.NEVER)
 
     def _keep(self, job: int, now_us: int, out: EventBuffer) -> None:
         pace = self.jobs[job]
         if pace.held is not None:
             steps, loss, accuracy = pace.held
             out.add(now_us, EventKind.OBSERVED, job, pace.attempt, a=steps, b=loss, c=accuracy)
-            pace.held, pace.kept_us = None, now_us
+            pace.held, pace.kept_us, pace.kept = None, now_us, min(pace.kept + 1, POINTS_DENSE)
 
     def _one(self, state: State, report: Report, now_us: int, findings: list[Finding]) -> None:
         """Take in one report."""
