@@ -8,10 +8,10 @@ The run goes on from the job's newest checkpoint, exactly: it ends with the same
 
 from __future__ import annotations
 
-import headway.job as job  # first: from here on SIGTERM means "save, then leave"
-
 import argparse
+import atexit
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +19,8 @@ import torch
 from digits import Digits
 from models import LAYERS, RATES, build, loss_of
 from modes import DataParallel, Pipeline, Plain, Worker, serve
+
+import headway.job as job
 
 
 def parse() -> argparse.Namespace:
@@ -59,8 +61,16 @@ def main() -> None:
     torch.set_num_threads(max(1, len(os.environ.get("HEADWAY_SLOTS", "0").split(","))))
     job.should_stop()  # says that this script looks at it: no process is ended by SIGTERM, a server neither
     way = way_of(options)
-    if way is None:
-        return
+    if way is not None:
+        train(way, options)
+    # Without tearing gloo's connections down, which may hang when all processes do it at the same time.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def train(way: Plain, options: argparse.Namespace) -> None:
+    """Train to the end, or until any process is to stop."""
     digits = Digits(options.seed, options.batch)
     total = options.epochs * digits.steps_per_epoch
     start = resume(way, options)
@@ -73,9 +83,8 @@ def main() -> None:
             held_out, accuracy = way.held_out(*digits.held_out)
             if way.chief:
                 job.report(done, loss=held_out, accuracy=accuracy, total=total)
-                print(
-                    f"epoch {done // digits.steps_per_epoch} of {options.epochs}: held-out loss {held_out:.4f}, accuracy {accuracy:.4f}"
-                )
+                epoch = done // digits.steps_per_epoch
+                print(f"epoch {epoch} of {options.epochs}: held-out loss {held_out:.4f}, accuracy {accuracy:.4f}")
         if stop or (options.save_every and done - saved >= options.save_every) or done == total:
             save(way, done, options)
             saved = done
@@ -84,8 +93,10 @@ def main() -> None:
     if way.chief:
         if saved == total:
             job.done()
-        print(f"{'done' if saved == total else 'stopped'} at step {saved} of {total}, training loss {loss!r}, "
-              f"{time.monotonic() - begun:.1f} s since step {start}")
+        print(
+            f"{'done' if saved == total else 'stopped'} at step {saved} of {total}, training loss {loss!r}, "
+            f"{time.monotonic() - begun:.1f} s since step {start}"
+        )
     way.close()
 
 

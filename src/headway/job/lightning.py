@@ -12,6 +12,8 @@ and says when the training is done. Checkpoints go to the job's checkpoint direc
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,14 +50,16 @@ class HeadwayCallback(Callback):
         self.loss, self.accuracy, self.save_every = tuple(loss), tuple(accuracy), save_every
         self._stopped = False
         self._saved = 0
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         job.should_stop()  # from here on SIGTERM is a wish and not an end
-        self._saved = trainer.global_step
+        self._on_sigterm = signal.getsignal(signal.SIGTERM)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._saved = trainer.global_step
+        if job.in_headway and threading.current_thread() is threading.main_thread():
+            # Lightning has put a handler in front, which ends the training with an exception in the middle of a step.
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
         if not trainer.enable_validation and step % max(trainer.log_every_n_steps, 1) == 0:
             self._report(trainer)
