@@ -19,6 +19,7 @@ from headway.engines.base import NODE_LOST, NODE_REBOOTED, Exited, Launch, Recor
 UNKNOWN_UNITS = -1
 """In field b of an end: what the attempt has saved is not known."""
 MESSAGE_LENGTH_MAX = 500
+TERMINATED = 128 + 15
 GRACE_OF_UNKNOWN_US = 30_000_000
 """What an attempt is given to save itself that runs, and of which the journal knows nothing."""
 STRANGE_WAIT_US = 120_000_000
@@ -65,14 +66,15 @@ def add_end(
 ) -> None:
     """Append the event of an attempt's end. Field c is the exit code; the text what the engine says beside it.
 
-    A job that has said that it is `done` and exits with 0 is completed, even after a stop request, unless it was cancelled.
+    A job that has said that it is `done` is completed, even after a stop request, unless it was cancelled or has failed: its
+    exit code is 0 then, or that of its shell, which SIGTERM ends while the command goes on.
     `saved` is how many steps are in its newest durable checkpoint. A machine that was switched off, or could not be used any
     more, is not the job's failure: that counts as stopped, and no retry is spent.
     """
     if isinstance(end, StartFailed):
         out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=saved, text=_message(end.reason))
         return
-    if end.after_stop and done and end.exit_code == 0 and stop_reason != Reason.CANCELLED:
+    if end.after_stop and done and end.exit_code in (0, TERMINATED) and stop_reason != Reason.CANCELLED:
         kind, a, text = EventKind.COMPLETED, 0, ""
     elif end.after_stop:
         kind, a, text = EventKind.STOPPED, stop_reason, ""
