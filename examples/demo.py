@@ -251,9 +251,7 @@ def tell(client: live.Client, jobs: list[dict[str, Any]], totals: dict[str, int]
     early = sum(job["reason"] == "early-stop" for job in jobs)
     stopped = sum(job["preemptions"] > 0 for job in jobs)
     completed = sum(job["state"] == "completed" for job in jobs)
-    say(
-        f"  {completed} of {len(jobs)} completed; {stopped} made room for another, {early} had done enough before their last step."
-    )
+    say(f"  {completed} of {len(jobs)} completed; {stopped} made room for another, {early} had done enough early.")
     return completed == len(jobs)
 
 
@@ -297,12 +295,9 @@ def main() -> int:
         jobs = watch(client, submit, totals, what)
         well = tell(client, jobs, totals, deadlines)
     replay()
-    say(
-        f"\nThat took {time.monotonic() - begun:.0f} s. Journal and logs are in {HOME.relative_to(ROOT)}; to look around in them:"
-    )
-    say(
-        f"$ HEADWAY_HOME={HOME.relative_to(ROOT)} headway up    # and in another terminal, with the same home: headway queue --all"
-    )
+    home = HOME.relative_to(ROOT)
+    say(f"\nThat took {time.monotonic() - begun:.0f} s. Journal and logs are in {home}. To look around in them:")
+    say(f"$ HEADWAY_HOME={home} headway up    # and in another terminal, with the same home: headway queue --all")
     return 0 if well else 1
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.examples.frameworks import STEPS, STOP_AT
 
 ROOT = Path(__file__).resolve().parents[2]

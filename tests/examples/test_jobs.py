@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.examples.task import run_task
 
 torch = pytest.importorskip("torch", reason="the example jobs need torch: pip install headway[jobs]")
