@@ -316,3 +316,38 @@ def test_sigterm_at_any_moment_leaves_a_checkpoint_and_a_clean_exit(tmp_path: Pa
         last = int(out)
     saved = [line["step"] for line in lines(tmp_path) if "saved" in line]
     assert saved[-1] == last and len(list((tmp_path / "ckpt").glob("step-*"))) == 2
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment_leaves_whole_checkpoints(tmp_path: Path) -> None:
+    """Killed at random moments, the next attempt finds a whole checkpoint, never an older one than before."""
+    text = """
+    found = job.resume_from()
+    step = found.step if found else 0
+    assert found is None or (found.path / "a").read_text() + (found.path / "b").read_text() == str(step) * 2000
+    print(step, flush=True)
+    while True:
+        step += 1
+        with job.saving(step) as path:
+            path.mkdir()
+            (path / "a").write_text(str(step) * 1000)
+            (path / "b").write_text(str(step) * 1000)
+    """
+    draw, seen = random.Random(9), [0]
+    for attempt in range(1, 13):
+        task = started(text, environment(tmp_path, HEADWAY_ATTEMPT=str(attempt)))
+        assert task.stdout is not None
+        seen.append(int(task.stdout.readline()))
+        threading.Event().wait(draw.uniform(0, 0.08))
+        task.kill()
+        assert task.communicate(timeout=30)[1] == ""
+    assert seen == sorted(seen) and seen[-1] > 0
+    clean = """
+    step = job.resume_from().step + 1
+    with job.saving(step) as path:
+        path.mkdir()
+    print(step)
+    """
+    step = int(script(clean, environment(tmp_path, HEADWAY_ATTEMPT="13")).stdout)
+    names = {path.name for path in (tmp_path / "ckpt").iterdir()}
+    assert step > seen[-1] and names == {".headway", f"step-{step:08d}", f"step-{step - 1:08d}"}

@@ -138,6 +138,7 @@ class _Reader(Marks):
                 "total": self.text_as(units.parse_count),
                 "unit": self.scalar,
                 "pattern": self.scalar,
+                "mlflow": self.text_as(_parse_bool),
             },
         )
         return Progress(**values)

@@ -128,7 +128,8 @@ class Progress:
     """Which metrics a job reports, and how far it has to go: ``total`` units, None if unknown.
 
     ``mode`` says whether the accuracy is better when larger (``max``) or smaller. ``pattern`` is a regular
-    expression with named groups for lines of standard output; empty: the built-in patterns alone.
+    expression with named groups for lines of standard output; empty: the built-in patterns alone. ``mlflow``: its tasks
+    log to Headway as to an MLflow server.
     """
 
     loss: str = "loss"
@@ -137,6 +138,7 @@ class Progress:
     total: int | None = None
     unit: str = "step"
     pattern: str = ""
+    mlflow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ def task_environment(
         "HEADWAY_HOME": home,
         "HEADWAY_REPORTS": f"{launch.reports_dir}/{launch.attempt}-{task.rank}.jsonl" if launch.reports_dir else "",
         **launch.told,
-        **_for_torchrun(len({other.node for other in workers}), nodes.index(task.node), len(local_peers), master_addr, master_port),
+        **_for_torchrun(
+            len({other.node for other in workers}), nodes.index(task.node), len(local_peers), master_addr, master_port
+        ),
     }
     if not real_gpus:
         placed["HEADWAY_SLOTS"] = indices

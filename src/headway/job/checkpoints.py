@@ -118,7 +118,7 @@ def saving(
         known = _read(base, _marker_name(base, os.path.join(base, name)))
     durable = known is not None and known.owner == TASK.owner and known.step == steps and _whole(base, known)
     final = os.path.join(base, name)
-    partial = os.path.join(base, f".{name}.partial-{_short_owner()}-{TASK.attempt}-{os.getpid()}")
+    partial = os.path.join(base, _partial_name(name))
     _remove(partial)
     try:
         yield Path(partial)
@@ -233,12 +233,21 @@ def _all_parts(base: str, step: int, parts: int) -> bool:
 
 
 def _prune(base: str, part: int | None, keep: int) -> None:
-    """Remove what `saving` has made and is older than the last `keep`: first the marker, then the checkpoint."""
+    """Remove what `saving` has made and is older than the last `keep`: out of the way at once, so that a later attempt sweeps it
+    if this one is killed meanwhile."""
     mine = sorted((marker for marker in _own(base) if marker.kept and marker.part == part), key=lambda marker: -marker.step)
     for marker in mine[max(keep, 1) :]:
         place = os.path.join(base, marker.path)
+        away = os.path.join(base, _partial_name(marker.path))
+        with contextlib.suppress(OSError):
+            os.replace(place, away)
         _remove(os.path.join(base, MARKERS, _marker_name(base, place)))
-        _remove(place)
+        _remove(away)
+
+
+def _partial_name(name: str) -> str:
+    """What is not whole yet, or not any more, of this process."""
+    return f".{name}.partial-{_short_owner()}-{TASK.attempt}-{os.getpid()}"
 
 
 def _short_owner() -> str:

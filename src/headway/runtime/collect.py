@@ -30,6 +30,8 @@ from headway.core.events import EventBatch, EventBuffer
 from headway.core.model import JobSpec, from_json
 from headway.core.state import State
 from headway.engines.base import Launch
+from headway.progress.mlflow import Answer, Tracking
+from headway.progress.names import MetricNames
 from headway.progress.patterns import Matcher, PatternProcess
 from headway.progress.reports import told_by
 from headway.progress.told import Merge, Told
@@ -79,7 +81,7 @@ class Reporting:
         self._root, self._log_path, self._url = root, log_path, url
         self._known: dict[int, Known] = {}
         self._attempts: dict[tuple[int, int], Attempt] = {}
-        self._patterns = PatternProcess()
+        self._patterns, self._tracking = PatternProcess(), Tracking()
         self._too_slow: list[tuple[int, int]] = []
         self._thread = Collector(self._attempts, wake)
 
@@ -185,6 +187,14 @@ class Reporting:
     def hear(self, state: State, job: int, attempt: int, told: Sequence[Told], now_us: int) -> tuple[EventBatch, list[Finding]]:
         """What an attempt has told over HTTP, as events, and what was wrong with it."""
         return self._fold(state, job, attempt, told, now_us, 0)
+
+    def mlflow(
+        self, state: State, job: int, attempt: int, name: str, method: str, path: str, fields: Mapping[str, Any]
+    ) -> Answer:
+        """The answer to an MLflow client's request, for the API; what it has told is to be handed in like any other report."""
+        spec = _spec(state, job)
+        names = MetricNames(spec.progress.loss, spec.progress.accuracy) if spec is not None else MetricNames()
+        return self._tracking.answer(job, attempt, name, names, method, path, fields, round(time.time() * 1000))
 
     def progress_of(self, state: State, job: int) -> dict[str, Any]:
         """What `GET /v1/jobs/{id}/progress` answers."""
@@ -323,7 +333,7 @@ class Collector(Background):
 
 def wants_mlflow(spec: JobSpec) -> bool:
     """Whether a job's tasks are to log to Headway as to an MLflow server."""
-    return dict(spec.env).get("MLFLOW_TRACKING_URI") == "headway"
+    return spec.progress.mlflow or dict(spec.env).get("MLFLOW_TRACKING_URI") == "headway"
 
 
 def told_reports(reports: Sequence[Mapping[str, Any]], rank: int) -> list[Told]:
