@@ -36,8 +36,10 @@ HOME = ROOT / "build/demo"
 POLICY = "mlf-h+mlf-c"
 NODES = "2x2"
 LOOK_S = 0.5
-URGENT_AFTER_S = 15.0
-"""After so long since the first report of a job the urgent one comes, in seconds."""
+URGENT_AT_FRAC = 0.2
+"""When a job has so much of its steps behind it, the urgent one comes …"""
+URGENT_AFTER_S = 40.0
+"""… or so long after the first start, in seconds."""
 PATIENCE_S = 300.0
 """When the demo gives up, in seconds."""
 STOP_S = 45.0
@@ -202,7 +204,8 @@ def watch(
             now = time.monotonic()
             if training_since is None and any(job["state"] == "running" for job in jobs):
                 training_since = now
-            if not urgent and training_since is not None and now - training_since >= URGENT_AFTER_S:
+            far = any((job["steps"] or 0) >= URGENT_AT_FRAC * totals[job["job"]] for job in jobs)
+            if not urgent and (far or (training_since is not None and now - training_since >= URGENT_AFTER_S)):
                 urgent = submit(URGENT)
             elif urgent and all(job["state"] in ENDED for job in jobs):
                 return jobs
