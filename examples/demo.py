@@ -192,14 +192,22 @@ class Shown:
                 say(f"{time.monotonic() - self.since:6.1f} s  {job['job']:<18} {state_of(job)}{attempt}{at}{accuracy}")
 
 
+def with_figures(job: dict[str, Any], figures: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A job with the newest figures that were seen of it, which `figures` keeps: one that has ended may tell none."""
+    seen = figures.setdefault(job["job"], {})
+    seen |= {name: job[name] for name in ("steps", "loss", "accuracy") if job[name] is not None}
+    return {**job, **seen}
+
+
 def watch(
     client: live.Client, submit: Callable[[Entry], str], totals: dict[str, int], what: dict[str, str]
 ) -> list[dict[str, Any]]:
     """Show the jobs until all have ended; the urgent one comes when the others have got somewhere."""
     begun, training_since, urgent = time.monotonic(), None, ""
+    figures: dict[str, dict[str, Any]] = {}
     with Shown(totals, what) as shown:
         while True:
-            jobs = live.queue(client, states=("live", "ended"))["jobs"]
+            jobs = [with_figures(job, figures) for job in live.queue(client, states=("live", "ended"))["jobs"]]
             shown.update(jobs)
             now = time.monotonic()
             if training_since is None and any(job["state"] == "running" for job in jobs):
