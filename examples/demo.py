@@ -29,7 +29,7 @@ from rich.table import Table
 from headway.app import live
 from headway.app.jobfile import load_job
 from headway.core.errors import UserError
-from headway.core.model import JobSpec
+from headway.core.model import JobSpec, StopRule
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build/demo"
@@ -65,9 +65,9 @@ class Entry:
 
 JOBS = (
     Entry("digits-ddp", "small CNN, 2 replicas", {"deadline_s": 120.0}),
-    Entry("digits-pipeline", "large CNN, 2 stages", {"deadline_s": 150.0, "priority": 60}),
+    Entry("digits-pipeline", "large CNN, 2 stages", {"deadline_s": 150.0, "stop": StopRule("accuracy"), "goal_accuracy": 0.96}),
     Entry("digits-ps", "LSTM, 2 workers and a server", {"deadline_s": 180.0}),
-    Entry("digits-svm", "SVM", {"deadline_s": 150.0}),
+    Entry("digits-svm", "SVM", {"deadline_s": 180.0, "stop": StopRule("fixed")}),
     Entry("digits-plain", "MLP, no word of Headway", {"priority": 40}),
 )
 URGENT = Entry(
