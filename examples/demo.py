@@ -237,7 +237,8 @@ def resumed_from(client: live.Client, job: dict[str, Any]) -> list[str]:
 def story(client: live.Client, job: dict[str, Any], total: int, deadline_s: float | None) -> str:
     """One job's fate, as a sentence."""
     submitted, ended = datetime.fromisoformat(job["submitted_at"]), datetime.fromisoformat(job["ended_at"])
-    parts = [f"waited {job['wait_s']:.0f} s"]
+    took_s = (ended - submitted).total_seconds()
+    parts = [f"waited {max(took_s - job['run_s'], 0):.0f} s"]
     if job["preemptions"]:
         parts.append(f"was stopped for another {job['preemptions']}×, went on {', '.join(resumed_from(client, job))}")
     accuracy = f" with accuracy {job['accuracy']:.3f}" if job["accuracy"] is not None else ""
@@ -245,12 +246,11 @@ def story(client: live.Client, job: dict[str, Any], total: int, deadline_s: floa
         parts.append(f"had done enough at step {job['steps']} of {total}{accuracy}")
     else:
         parts.append(f"{state_of(job)} at step {job['steps']} of {total}{accuracy}")
-    took = (ended - submitted).total_seconds()
     if deadline_s is not None:
         late = ended - submitted > timedelta(seconds=deadline_s)
-        parts.append(f"{took:.0f} s in all, {'AFTER' if late else 'within'} its deadline of {deadline_s:.0f} s")
+        parts.append(f"{took_s:.0f} s in all, {'AFTER' if late else 'within'} its deadline of {deadline_s:.0f} s")
     else:
-        parts.append(f"{took:.0f} s in all")
+        parts.append(f"{took_s:.0f} s in all")
     return "; ".join(parts)
 
 
