@@ -25,13 +25,16 @@ def test_a_training_makes_room_and_goes_on(cluster: Cluster) -> None:
     cluster.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     controller = cluster.up("--nodes", "1x2", "--policy", "edf")
     assert cluster.json("submit", "job.yaml")["job"] == "digits-ddp-1"
-    until(lambda: (cluster.job("digits-ddp-1")["steps"] or 0) >= 22, "figures", 240)
+    told = until(lambda: (found := cluster.job("digits-ddp-1"))["steps"] and found["steps"] >= 22 and found, "figures", 240)
+    assert 0 <= told["accuracy"] <= 1
+    assert told["loss"] > 0
     cluster.run("submit", "--wait", "urgent.yaml")
     job = until(lambda: (found := cluster.job("digits-ddp-1"))["state"] == "completed" and found, "its end", 240)
-    assert (job["attempt"], job["preemptions"], job["steps"]) == (2, 1, 1320)
-    assert job["accuracy"] > 0.8
-    went_on = re.match(r"goes on from step (\d+)\n", cluster.run("logs", "digits-ddp-1", "--attempt", "2").stdout)
+    assert (job["attempt"], job["preemptions"]) == (2, 1)
+    printed = cluster.run("logs", "digits-ddp-1", "--attempt", "2").stdout
+    went_on = re.match(r"goes on from step (\d+)\n", printed)
     assert went_on is not None and 22 <= int(went_on[1]) < 1320
+    assert printed.splitlines()[-1].startswith("done at step 1320 of 1320")
     assert cluster.end(controller) == 0
 
 
