@@ -1,4 +1,4 @@
-"""An example job under a controller: its figures arrive, it makes room for a more urgent job, and goes on from the step it was at."""
+"""An example job under a controller: its figures arrive, it makes room for a more urgent job, and goes on from where it was."""
 
 from __future__ import annotations
 
