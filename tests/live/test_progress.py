@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ from headway.runtime.journal import Journal
 from headway.runtime.rounds import Pace
 from headway.runtime.warm import warm_up
 
-from .conftest import ROOT, Cluster
+from .conftest import ROOT, Cluster, until
 
 pytestmark = pytest.mark.live
 PATIENCE_S = 40.0
@@ -215,3 +216,28 @@ async def test_what_tasks_are_told_is_secret(live: Live) -> None:
     for path in live.home.rglob("*"):
         if path.is_file() and path not in logs:
             assert token.encode() not in path.read_bytes(), path
+
+
+def test_show_tells_the_steps_and_the_loss_of_a_script_that_only_prints(cluster: Cluster) -> None:
+    gate = cluster.scratch / "gate"
+    (cluster.scratch / "plain.py").write_text(
+        f"""
+import os, time
+for step in range(1, 11):
+    print(f"step={{step}} loss={{1 / step}}", flush=True)
+while not os.path.exists({str(gate)!r}):
+    time.sleep(0.05)
+"""
+    )
+    job_file = cluster.scratch / "plain.yaml"
+    job_file.write_text(f"name: plain\nrun: exec {sys.executable} plain.py\nprogress: {{total: 1000}}\n")
+    cluster.up("--nodes", "1x1", "--policy", "fifo")
+    job = json.loads(cluster.run("submit", str(job_file), "--json").stdout)["job"]
+
+    def shown() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(cluster.run("show", job, "--json").stdout)
+        return found if found["steps"] == 10 else {}
+
+    found = until(shown, "the tenth step")
+    assert (found["loss"], found["accuracy"], found["attempt"], found["state"]) == (0.1, None, 1, "running")
+    gate.touch()

@@ -252,7 +252,7 @@ def test_the_curve_for_people(scene: Scene) -> None:
     scene.look()
     points = scene.reporting.progress_of(scene.state, 0)["points"]
     assert [(each["step"], each["loss"], each["accuracy"]) for each in points] == [(1, None, None), (2, 0.5, 0.75)]
-    assert read_points(scene.root / "nowhere.jsonl") == []
+    assert read_points(scene.root / "nowhere.jsonl") == ([], {})
 
 
 def test_without_a_home_nothing_is_collected(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def saving(
     if not base:
         with tempfile.TemporaryDirectory(prefix="headway-") as away:
             if TASK.in_headway:
-                print("headway: the job has no checkpoint.dir: nothing is kept of what it saves", file=sys.stderr)
+                sys.stderr.write("headway: the job has no checkpoint.dir: nothing is kept of what it saves\n")
             yield Path(away, "checkpoint")
         return
     cooperates()

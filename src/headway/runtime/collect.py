@@ -49,6 +49,7 @@ TICK_BYTES = 1 << 19
 EACH_BYTES_MIN = 1 << 13
 LAST_BYTES = 4 << 20
 """So much is read of an attempt that has ended, at once."""
+_FAULTS = frozenset(fault.value for fault in Fault)
 HEARD_MAX = 20_000
 """So much may have been heard of an attempt and not been taken in; then nothing more of it is read."""
 
@@ -200,11 +201,11 @@ class Reporting:
         """What `GET /v1/jobs/{id}/progress` answers."""
         known = self._known.get(job)
         metrics = known.metrics if known is not None else self._metrics(job)
-        points = read_points(metrics.path) if metrics is not None else []
+        points, faults = read_points(metrics.path) if metrics is not None else ([], {})
         newest = None
         if metrics is not None and (saved := metrics.newest_saved()) is not None:
             newest = {"step": saved[0], "path": saved[1], "age_s": max(time.time() - saved[2], 0.0)}
-        findings = [] if known is None else [finding._asdict() for finding in known.findings.values()]
+        findings = [{"fault": Fault(fault), "sentence": sentence} for fault, sentence in faults.items() if fault in _FAULTS]
         return {"points": points, "saved": newest, "findings": findings}
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -269,6 +270,8 @@ class Reporting:
         known = self._known.get(finding.job)
         if known is not None and finding.fault not in known.findings:
             known.findings[finding.fault] = finding
+            if known.metrics is not None:
+                known.metrics.found(finding.fault.value, finding.sentence, finding.attempt, time.time())
             log.info("job %d, attempt %d: %s (%s)", finding.job, finding.attempt, finding.sentence, finding.fault.value)
 
     def _job(self, job: int) -> Known:

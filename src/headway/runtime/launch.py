@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from headway.engines.base import NODE_LOST, NODE_REBOOTED, Exited, Launch, Recor
 UNKNOWN_UNITS = -1
 """In field b of an end: what the attempt has saved is not known."""
 MESSAGE_LENGTH_MAX = 500
-TERMINATED = 128 + 15
+TERMINATED = 128 + signal.SIGTERM
 GRACE_OF_UNKNOWN_US = 30_000_000
 """What an attempt is given to save itself that runs, and of which the journal knows nothing."""
 STRANGE_WAIT_US = 120_000_000
 """For so long nothing is started while such attempts end (only after the journal has lost its end)."""
+KILLED = "killed at the end of its grace: what it had not saved by then is lost; checkpoint.grace gives it longer"
+"""What the owner of a job reads that was told to stop and had to be killed."""
 
 
 def spec_text(spec: JobSpec) -> str:
@@ -77,7 +80,7 @@ def add_end(
     if end.after_stop and done and end.exit_code in (0, TERMINATED) and stop_reason != Reason.CANCELLED:
         kind, a, text = EventKind.COMPLETED, 0, ""
     elif end.after_stop:
-        kind, a, text = EventKind.STOPPED, stop_reason, ""
+        kind, a, text = EventKind.STOPPED, stop_reason, KILLED if end.signal == signal.SIGKILL else ""
     elif end.reason in (NODE_REBOOTED, NODE_LOST):
         kind, a, text = EventKind.STOPPED, int(Reason.NODE_LOST), end.reason
     elif end.exit_code == 0:

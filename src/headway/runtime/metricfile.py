@@ -1,7 +1,8 @@
 """What a job has told, in full, for people: HOME/metrics/JOB.jsonl. No decision is made by it, and losing it loses no state.
 
 One JSON object a line: `{"t", "attempt", "step", "loss", "accuracy"}` as counted, `{"t", "attempt", "rank", "from", "step",
-"other"}` for other metrics, `{"t", "attempt", "step", "saved"}` for checkpoints. A file that has grown to `BYTES_MAX` becomes
+"other"}` for other metrics, `{"t", "attempt", "step", "saved"}` for checkpoints, `{"t", "attempt", "fault", "sentence"}` for
+what was wrong with reports (the first of each fault). A file that has grown to `BYTES_MAX` becomes
 JOB.1.jsonl, in place of the one before.
 """
 
@@ -51,6 +52,10 @@ class MetricFile:
             partial.write_text(json.dumps([step, path, t]), "utf-8")
             os.replace(partial, self._saved_path)
 
+    def found(self, fault: str, sentence: str, attempt: int, t: float) -> None:
+        """Note what was wrong with a report."""
+        self._append([{"t": round(t, 3), "attempt": attempt, "fault": fault, "sentence": sentence}])
+
     def newest_saved(self) -> tuple[int, str, float] | None:
         """Step, path, and when (wall clock) of the newest checkpoint."""
         try:
@@ -76,9 +81,10 @@ class MetricFile:
             return  # a full disk costs people a curve, and the scheduler nothing
 
 
-def read_points(path: Path) -> list[dict[str, Any]]:
-    """The curve in a job's files, oldest first."""
+def read_points(path: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The curve in a job's files, oldest first, and what was wrong: fault and sentence."""
     points: list[dict[str, Any]] = []
+    faults: dict[str, str] = {}
     for each in (path.with_suffix(".1.jsonl"), path):
         try:
             lines = each.read_bytes().split(b"\n")
@@ -89,9 +95,13 @@ def read_points(path: Path) -> list[dict[str, Any]]:
                 with contextlib.suppress(ValueError):
                     found = json.loads(line)
                     points.append({name: found.get(name) for name in ("t", "step", "loss", "accuracy")})
+            elif b'"fault"' in line:
+                with contextlib.suppress(ValueError, KeyError):
+                    found = json.loads(line)
+                    faults.setdefault(str(found["fault"]), str(found["sentence"]))
     if len(points) > POINTS_MAX:
         points = [points[at * (len(points) - 1) // (POINTS_MAX - 1)] for at in range(POINTS_MAX)]
-    return points
+    return points, faults
 
 
 def _plain(value: float | None) -> float | None:
