@@ -72,12 +72,13 @@ class Simulation:
         self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool,
         faults: Faults | None,
         sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
-        world: World | None = None,
+        world: World | None = None, wake_grid_us: int = 0,
     ) -> None:  # fmt: skip
         """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from
-        `workload`, `cluster`, `faults`."""
+        `workload`, `cluster`, `faults`. `wake_grid_us`: a policy is woken at multiples of this alone, as a live controller does,
+        whatever happens between them."""
         self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
-        self.capabilities, self.strict = capabilities, strict
+        self.capabilities, self.strict, self.wake_grid_us = capabilities, strict, wake_grid_us
         node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
         cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
         fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
@@ -196,6 +197,8 @@ class Simulation:
         if self.interval_us and self.last_us >= 0:
             self.skipped += (now_us - self.last_us) // self.interval_us - 1
         self.last_us, self.wake_us, self.now_us = now_us, result.wake_at_us, now_us
+        if self.wake_grid_us:
+            self.wake_us = next_round_us(self.wake_grid_us, now_us, c.NEVER, result.wake_at_us)
         if result.violation:
             self.refused += 1
         self._carry_out(result.events, now_us)
@@ -221,14 +224,14 @@ def simulate(
     journal: Path | None = None, faults: Faults | None = None, progress: Callable[[float], None] | None = None,
     brains: Brains | None = None, keep_journal: bool = False, capabilities: Capabilities | None = None, strict: bool = True,
     watch: Callable[[Simulation], None] | None = None, world: World | None = None,
-    sinks: tuple[Callable[[EventBatch], None], ...] = (), about: Mapping[str, Any] | None = None,
+    sinks: tuple[Callable[[EventBatch], None], ...] = (), about: Mapping[str, Any] | None = None, wake_grid_s: float = 0.0,
 ) -> Outcome:  # fmt: skip
     """Run a workload on a cluster under a policy, to the end of its last job.
 
     `interval_s` is the round interval (0: a round at every event); with `skip=False` no round is left out. `progress` is told
     the finished fraction;
     `watch` is called after every round (for tests); `sinks` are handed the journal, chunk by chunk; `about` is what the file
-    `journal` says of the run in its header (JSON).
+    `journal` says of the run in its header (JSON); `wake_grid_s`: see `Simulation`.
 
     Raises:
         StuckError: jobs wait for ever under this policy.
@@ -248,7 +251,7 @@ def simulate(
         run = Simulation(
             workload, cluster, brains, seed=seed, interval_us=round(interval_s * US), skip=skip, faults=faults,
             sinks=tuple(takers),
-            capabilities=capabilities, strict=strict, world=world,
+            capabilities=capabilities, strict=strict, world=world, wake_grid_us=round(wake_grid_s * US),
         )  # fmt: skip
         total = max(len(workload), 1)
         while (due := run.next_us()) < c.NEVER:
