@@ -127,7 +127,7 @@ def policies(as_json: AsJson = False) -> None:
     for entry in listed:
         params = ", ".join(f"{key}={_param(of['default'])}" for key, of in entry["params"].items())
         rows.append((entry["name"], entry["description"], params))
-    _print_table(("policy", "what it does", "parameters"), rows, numbers=False)
+    print_table(("policy", "what it does", "parameters"), rows, numbers=False)
 
 
 # -- output ---------------------------------------------------------------------------------------------------------
@@ -170,10 +170,10 @@ def _print_results(entries: list[dict[str, Any]]) -> None:
         )
         for e in entries
     ]
-    _print_table(headers, rows, numbers=True)
+    print_table(headers, rows, numbers=True)
 
 
-def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> None:
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> None:
     """A table on a terminal (of numbers: ten columns fit 80 characters); in a pipe the same, as wide as it needs to be."""
     from rich import box
     from rich.console import Console
@@ -228,6 +228,7 @@ import_module("headway.cli_report").register(app, _progress_bar)
 import_module("headway.cli_advise").register(app)
 import_module("headway.cli_workload").register(app)
 import_module("headway.cli_why").register(app)
+import_module("headway.cli_replay").register(app, _progress_bar)
 import_module("headway.cli_reproduce").register(app, _progress_bar)
 import_module("headway.cli_tune").register(app, _progress_bar)
 

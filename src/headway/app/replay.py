@@ -193,7 +193,9 @@ def _notes(facts: Facts, built: Built, same_cluster: bool) -> list[str]:
 # -- running --------------------------------------------------------------------------------------------------------
 def run(request: ReplayRequest, ready: Ready, *, progress: Callable[[str], Progress | None] | None = None) -> Json:
     """Replay under each policy; the answer, ready for JSON."""
-    asked = SimulateRequest(workload=request.home, cluster=ready.prepared.cluster.name, policies=request.policies, seed=request.seed)
+    asked = SimulateRequest(
+        workload=request.home, cluster=ready.prepared.cluster.name, policies=request.policies, seed=request.seed
+    )
     worlds: list[RecordedWorld] = []
     refused = np.array([job.refused for job in ready.facts.jobs.values()])
 

@@ -19,8 +19,10 @@ from headway.metrics.fold import M_END, M_FINISHING, M_PHASE, MetricsFold
 from headway.sim.recorded import Outside
 from headway.workloads.cluster import ANY_KIND, Cluster, Node
 
-OF_PEOPLE = frozenset(kind for kind in EventKind if EventKind.CANCEL_REQUESTED < kind < EventKind.WANTED)
+OF_PEOPLE = range(EventKind.CANCEL_REQUESTED + 1, EventKind.WANTED)
 """What people ask of a job that is not its end: it is asked again at the same time."""
+UPDATED = 15
+"""The event that changes one number of a job's specification: `a` is the column, `b` the value."""
 ENDS = frozenset({EventKind.START_FAILED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED})
 
 
@@ -195,6 +197,8 @@ def _of_job(
         job.refused = True
     elif kind == EventKind.CANCEL_REQUESTED:
         job.cancel_us = t if job.cancel_us < 0 else job.cancel_us
+    elif kind == UPDATED and fields[0] == c.J_QUEUE:
+        job.payload[c.J_QUEUE] = fields[1]  # in a replay it may run by then: it is in that queue from the first
     elif kind in OF_PEOPLE:
         of_jobs.append(Outside(t, kind, job.number, *fields, tuple(payload.tolist())))
     elif kind == EventKind.START_REQUESTED:

@@ -12,7 +12,7 @@ All times are µs, of an attempt's own clock:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,9 +72,7 @@ def measure(job: Job, horizon_us: int) -> Timing:
     ran = job.ran
     pace = pace_of(ran)
     starts = [one.started_us - one.requested_us for one in ran]
-    saves = [
-        one.ended_us - one.stop_us for one in ran if one.stop_us >= 0 and one.ended_us >= 0 and one.end == EventKind.STOPPED
-    ]
+    saves = [one.ended_us - one.stop_us for one in ran if one.stop_us >= 0 and one.ended_us >= 0 and one.end == EventKind.STOPPED]
     warms = _warm_ups(job, pace) if pace is not None else {}
     first = warms.get(0)
     later = [warm for i, warm in warms.items() if i > 0]
@@ -210,11 +208,17 @@ def build(facts: Facts, name: str) -> Built:
     """The workload of a journal: jobs as they were handed in, and what is true of them."""
     jobs = list(facts.jobs.values())
     timings = [measure(job, facts.horizon_us) for job in jobs]
-    plain = Timing(*(_median([v for t in timings if (v := getattr(t, key)) is not None]) for key in _TIMES))
+    plain = typical(timings)
     done = [t.worked_us for t, job in zip(timings, jobs, strict=True) if job.phase == Phase.COMPLETED and t.worked_us]
     like = _median(done)
     wanted = [needs(job, timing, like) for job, timing in zip(jobs, timings, strict=True)]
     return assemble(facts, name, [_filled(t, plain, job) for t, job in zip(timings, jobs, strict=True)], wanted)
+
+
+def typical(timings: Sequence[Timing]) -> Timing:
+    """The median of each time over the jobs of which it was measured."""
+    found = {key: _median([v for t in timings if (v := getattr(t, key)) is not None]) for key in _TIMES}
+    return Timing(**found)
 
 
 _TIMES = ("start_us", "warm_us", "restore_us", "save_us")

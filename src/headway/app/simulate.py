@@ -135,8 +135,8 @@ def outcomes(
     capabilities: Capabilities | None = None,
     wake_grid_s: float = 0.0,
 ) -> Iterator[tuple[Chosen, Outcome]]:
-    """As `run`, with the whole outcome of each policy; `sinks` is asked, for each, who takes in its journal too. `world` makes the
-    world of a run, where it is not the plain one; `capabilities` are those of the engine that it stands for.
+    """As `run`, with the whole outcome of each policy; `sinks` is asked, for each, who takes in its journal too. `world` makes
+    the world of a run, where it is not the plain one; `capabilities` are those of the engine that it stands for.
     """
     workload, cluster = prepared.workload, prepared.cluster
     for chosen in prepared.policies:

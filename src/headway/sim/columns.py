@@ -11,8 +11,8 @@ from headway.workloads.truth import TRUTH_COLUMNS
     W_SYNC_BYTES, W_DUE, W_DUE_PPM, W_NOISE_STEPS, W_START, W_WARM, W_LOSES,
 ) = range(31)  # fmt: skip
 """GPUS, SERVERS and REPLICAS are those of the present attempt; STEP: units from one observation to the next; DUE: the
-deadline (NEVER: none, or not judged), DUE_PPM: the accuracy then (-1: not there yet); START: from a start request until the gang is
-up; WARM: from then until an attempt makes progress; LOSES: 1 for a job that saves nothing when it is stopped."""
+deadline (NEVER: none, or not judged), DUE_PPM: the accuracy then (-1: not there yet); START: from a start request until the gang
+is up; WARM: from then until an attempt makes progress; LOSES: 1 for a job that saves nothing when it is stopped."""
 W_TRUTH = 31
 """The columns of `workloads.truth` follow from here: W[W_TRUTH + Y_SPEED]."""
 WORLD_JOB_COLUMNS = W_TRUTH + TRUTH_COLUMNS

@@ -147,8 +147,8 @@ def come_up(
     VF: Floats,
     DF: Floats,
 ) -> None:
-    """All tasks of the gang are up: it warms up, restores (from its second attempt on; one whose workers change slice by slice from its
-    first) and then works."""
+    """All tasks of the gang are up: it warms up, restores (from its second attempt on; one whose workers change slice by slice
+    from its first) and then works."""
     W[W_STATUS, job] = RUNNING
     W[W_RUNS, job] += 1
     again = W[W_ATTEMPT, job] > 1 or W[W_TRUTH + Y_SPEED, job] == SCALED
