@@ -20,7 +20,7 @@ import numpy as np
 from headway.app.replay_facts import Attempt, Facts, Job
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints
-from headway.core.columns import EventKind, Estimator, Name, Phase, Reason
+from headway.core.columns import Estimator, EventKind, Name, Phase, Reason
 from headway.perf.estimators import JobHistory, answer
 from headway.perf.forecast import value_at
 from headway.sim.recorded import Points, Truth
@@ -212,16 +212,18 @@ def build(facts: Facts, name: str) -> Built:
     done = [t.worked_us for t, job in zip(timings, jobs, strict=True) if job.phase == Phase.COMPLETED and t.worked_us]
     like = _median(done)
     wanted = [needs(job, timing, like) for job, timing in zip(jobs, timings, strict=True)]
-    return assemble(facts, name, [_filled(t, plain, job) for t, job in zip(timings, jobs, strict=True)], wanted)
+    tells = [len(job.reports) for job in jobs]
+    curves = [points_of(job, need.units) if job.reports else None for job, need in zip(jobs, wanted, strict=True)]
+    return assemble(facts, name, [_filled(t, plain, job) for t, job in zip(timings, jobs, strict=True)], wanted, curves, tells)
 
 
 def typical(timings: Sequence[Timing]) -> Timing:
     """The median of each time over the jobs of which it was measured."""
-    found = {key: _median([v for t in timings if (v := getattr(t, key)) is not None]) for key in _TIMES}
-    return Timing(**found)
 
+    def middle(key: str) -> int | None:
+        return _median([value for timing in timings if (value := getattr(timing, key)) is not None])
 
-_TIMES = ("start_us", "warm_us", "restore_us", "save_us")
+    return Timing(middle("start_us"), middle("warm_us"), middle("restore_us"), middle("save_us"))
 
 
 def _filled(timing: Timing, plain: Timing, job: Job) -> Timing:
@@ -235,8 +237,12 @@ def _filled(timing: Timing, plain: Timing, job: Job) -> Timing:
     return replace(timing, start_us=start, warm_us=warm, restore_us=restore, save_us=save)
 
 
-def assemble(facts: Facts, name: str, timings: list[Timing], wanted: list[Needs]) -> Built:
-    """The workload and the truth of jobs whose times and needs are given, in the order of `facts.jobs`."""
+def assemble(
+    facts: Facts, name: str, timings: Sequence[Timing], wanted: Sequence[Needs], curves: Sequence[Points | None],
+    tells: Sequence[int],
+) -> Built:  # fmt: skip
+    """The workload and the truth of jobs, in the order of `facts.jobs`: their times and needs, the curves that they tell of, and
+    how often they report (0: never)."""
     jobs = list(facts.jobs.values())
     numbers = {job.number: i for i, job in enumerate(jobs)}
     sizes = [len(job.payload) - c.SPEC_COLUMNS for job in jobs]
@@ -257,16 +263,15 @@ def assemble(facts: Facts, name: str, timings: list[Timing], wanted: list[Needs]
     def column(key: str) -> Ints:
         return np.array([getattr(timing, key) or 0 for timing in timings], np.int64)
 
-    units = np.array([need.units if job.reports else 0 for need, job in zip(wanted, jobs, strict=True)], np.int64)
-    reports = np.array([len(job.reports) for job in jobs], np.int64)
-    curves = {i: points_of(job, int(units[i])) for i, job in enumerate(jobs)}
+    reports = np.array(tells, np.int64)
+    units = np.where(reports > 0, np.array([need.units for need in wanted], np.int64), 0)
     outside = [replace(event, subject=numbers[event.subject]) for event in facts.of_jobs]
     truth = Truth(
         start_us=column("start_us"), warm_us=column("warm_us"), restore_us=column("restore_us"), save_us=column("save_us"),
         loses=np.array([int(job.loses) for job in jobs], np.int64),
         units=units,
         report_every=np.maximum(units // np.maximum(reports, 1), 1),
-        points={i: curve for i, curve in curves.items() if curve is not None},
+        points={i: curve for i, curve in enumerate(curves) if curve is not None},
         node_faults=tuple(facts.node_faults),
         cancels=tuple((job.cancel_us, i) for i, job in enumerate(jobs) if job.cancel_us >= 0),
         outside=sorted([*facts.of_queues, *facts.of_nodes, *outside], key=lambda event: event.t_us),
