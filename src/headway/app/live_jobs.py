@@ -32,7 +32,7 @@ from headway.runtime.warm import warm_up
 
 SCRIPT = "train.py"
 STEPS_PER_EPOCH = 22
-EPOCHS = {"svm": (150, 700), "mlp": (120, 500), "cnn-small": (15, 60), "lstm": (12, 50), "cnn-large": (4, 16)}
+EPOCHS = {"svm": (150, 500), "mlp": (100, 280), "cnn-small": (25, 75), "lstm": (30, 85), "cnn-large": (10, 30)}
 """Model → the range of epochs: some five to fifteen seconds on one core."""
 WIDE_FRAC = 0.15
 """So many of the jobs are data parallel on two slots."""

@@ -36,15 +36,8 @@ MEDIAN_MAX, P90_MAX, JOBS_MIN = 0.10, 0.25, 50
 SCRIPTS = "examples/jobs"
 JOBS_MAX, SEEDS_MAX, SLOTS_MAX = 1000, 100, 64
 FIGURES = (
-    "finished",
-    "avg_jct_s",
-    "p90_jct_s",
-    "avg_wait_s",
-    "makespan_s",
-    "deadline_ratio",
-    "avg_final_accuracy",
-    "preemptions",
-)
+    "finished", "avg_jct_s", "p90_jct_s", "avg_wait_s", "makespan_s", "deadline_ratio", "avg_final_accuracy", "preemptions",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +196,7 @@ def verdict(errors: Json) -> str:
     holds = errors["median"] <= MEDIAN_MAX and errors["p90"] <= P90_MAX and errors["jobs"] >= JOBS_MIN
     few = f" They are {errors['jobs']} jobs, and {JOBS_MIN} are wanted." if errors["jobs"] < JOBS_MIN else ""
     return (
-        f"The simulator's error of a job's completion time is {errors['median']:.1%} at the median and {errors['p90']:.1%} at p90 "
+        f"The simulator's error of a job's JCT is {errors['median']:.1%} at the median, {errors['p90']:.1%} at p90 "
         f"(at most {MEDIAN_MAX:.0%} and {P90_MAX:.0%} are wanted: {'reached' if holds else 'not reached'}).{few}"
     )
 

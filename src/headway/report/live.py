@@ -89,9 +89,8 @@ def scatter(rows: Sequence[Json]) -> str:
         return SIDE - x(value)
 
     policies = list(dict.fromkeys(row["policy"] for row in rows))
-    parts = [
-        f'<svg class="hw" role="img" viewBox="0 0 {SIDE} {SIDE}" width="{SIDE}" height="{SIDE}"><title>Simulated against real JCT</title>'
-    ]
+    size = f'viewBox="0 0 {SIDE} {SIDE}" width="{SIDE}" height="{SIDE}"'
+    parts = [f'<svg class="hw" role="img" {size}><title>Simulated against real JCT</title>']
     ends = 10**low, 10 ** (low + span)
     for factor, dash in ((1.0, ""), (1.25, ' stroke-dasharray="4 4"'), (0.8, ' stroke-dasharray="4 4"')):
         a, b = max(ends[0], ends[0] / factor), min(ends[1], ends[1] / factor)
