@@ -121,7 +121,7 @@ def test_runs_are_kept_and_go_on(tmp_path: Path) -> None:
     assert all(path.is_file() for path in files) and report.errors["jobs"] == 6
     json.dumps(numbers, allow_nan=False)
     page = (tmp_path / "out" / live.HTML).read_text()
-    assert page.count("<circle") == 6 + 2 and "not reached" not in page.split("<pre>")[0] or "50 are wanted" in page
+    assert (page.count("<circle") == 6 + 2 and "not reached" not in page.split("<pre>")[0]) or "50 are wanted" in page
     (tmp_path / "out" / "fifo-1" / "journal.db").unlink()
     live.run(request, live.prepare(request), run_one=run_one)
     assert ran[3:] == ["fifo 3"]
@@ -150,3 +150,21 @@ def test_mistakes(tmp_path: Path, change: dict[str, Any], word: str) -> None:
     with pytest.raises(UserError, match=word):
         live.prepare(LiveRequest(**{"out": tmp_path / "out", "scripts": tmp_path, **change}))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_real_processes_are_foretold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts that work for a known time, on real engines: the whole of it, with a policy that stops jobs to fit on."""
+    from headway.app import live_jobs
+
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "train.py").write_text(Path(__file__).with_name("stand_in_train.py").read_text())
+    monkeypatch.setattr(live_jobs, "GAP_S", 0.4)
+    monkeypatch.setattr(live, "FIT_POLICY", "las:quantum=1")
+    request = LiveRequest(out=tmp_path / "out", jobs=6, policies="fifo", seeds=1, slots=2, scripts=scripts)
+    report, _, _ = live.run(request, live.prepare(request))
+    assert report.errors["jobs"] == 6 and report.figures["fifo"][0]["finished"] == 6
+    assert report.errors["median"] < 0.25
+    assert report.profile["warm_up_s"] > 0.1 and report.profile["start_s"] > 0

@@ -41,6 +41,7 @@ GAP_S = 4.5
 INTERVAL_S = 0.2
 KEEP = "fifo-backfill"
 PATIENCE_S = 1800.0
+END_S = 30.0
 BIND = (
     "import os,sys;"
     "cores=sorted(os.sched_getaffinity(0));"
@@ -149,10 +150,22 @@ async def _run(policy: str, jobs: Sequence[LiveJob], scripts: Path, home: Home, 
         except TimeoutError:
             raise UserError(f"jobs have not ended within {PATIENCE_S:g} s after the last one was handed in") from None
         finally:
+            if not running.done():
+                await _end_all(controller)
             controller.stop()
-            await asyncio.wait([running], timeout=30)
+            await asyncio.wait([running], timeout=END_S)
     finally:
         await controller.close()
+
+
+async def _end_all(controller: Controller) -> None:
+    """Leave no job behind, whatever has gone wrong: jobs outlive their controller."""
+    live = [record.id for record in controller.board if not record.ended]
+    for one in live:
+        await controller.cancel(one)
+    end = asyncio.get_running_loop().time() + END_S
+    while not all(controller.find(one).ended for one in live) and asyncio.get_running_loop().time() < end:
+        await controller.changed(1.0)
 
 
 async def _owners(

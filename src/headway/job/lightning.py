@@ -53,9 +53,7 @@ class HeadwayCallback(Callback):
         job.should_stop()  # from here on SIGTERM is a wish and not an end
         self._saved = trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
         if not trainer.enable_validation and step % max(trainer.log_every_n_steps, 1) == 0:
             self._report(trainer)
