@@ -127,7 +127,7 @@ def policies(as_json: AsJson = False) -> None:
     for entry in listed:
         params = ", ".join(f"{key}={_param(of['default'])}" for key, of in entry["params"].items())
         rows.append((entry["name"], entry["description"], params))
-    print_table(("policy", "what it does", "parameters"), rows, numbers=False)
+    _print_table(("policy", "what it does", "parameters"), rows, numbers=False)
 
 
 # -- output ---------------------------------------------------------------------------------------------------------
@@ -170,10 +170,10 @@ def _print_results(entries: list[dict[str, Any]]) -> None:
         )
         for e in entries
     ]
-    print_table(headers, rows, numbers=True)
+    _print_table(headers, rows, numbers=True)
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> None:
+def _print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> None:
     """A table on a terminal (of numbers: ten columns fit 80 characters); in a pipe the same, as wide as it needs to be."""
     from rich import box
     from rich.console import Console

@@ -88,7 +88,7 @@ def _print_advice(found: dict[str, Any]) -> None:
         f" on {cluster['nodes']:,} nodes with {cluster['gpus']:,} GPUs ({cluster['name']})"
     )
     headers = ("", "avg\nwait", "p50\nwait", "p90\nwait", "avg\nJCT", "GPU\nhours", "stops", "wait", "JCT", "GPU h")
-    cli.print_table(headers, list(_rows(found, replay, "what happened")), numbers=True)
+    cli._print_table(headers, list(_rows(found, replay, "what happened")), numbers=True)
     ratio = error["mean_jct_ratio"]
     _out(
         f"The replay under {replay} misses a job's real waiting time by {cli._time(error['p50_abs_wait_error_s'])} (median) and"
@@ -102,7 +102,7 @@ def _print_advice(found: dict[str, Any]) -> None:
         for group in shown
         for row in _rows(group, replay, f"{found['by']} {group['name']}, {_count(group['jobs'], 'job')}: what happened")
     ]
-    cli.print_table(headers, table, numbers=True)
+    cli._print_table(headers, table, numbers=True)
     if left := len(found["groups"]) - len(shown):
         _out(f"… and {left:,} more with fewer GPU hours (--json has all)")
     _out("Assumed:")

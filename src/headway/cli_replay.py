@@ -62,11 +62,11 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
 
 
 def _print(told: dict[str, Any]) -> None:
-    from headway.cli import print_table
+    from headway import cli
     from headway.report.replay import COLUMNS, check_line, figures
     from headway.report.scale import NBSP
 
     found = [("as it happened", told["happened"]), *((entry["policy"], entry) for entry in told["policies"])]
     rows = [(name, *(cell.replace(NBSP, " ") for cell in figures(entry))) for name, entry in found]
-    print_table(("", *(head for head, _, _ in COLUMNS)), rows, numbers=True)
+    cli._print_table(("", *(head for head, _, _ in COLUMNS)), rows, numbers=True)
     typer.echo(one_line(check_line(told)))

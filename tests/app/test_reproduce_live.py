@@ -125,7 +125,6 @@ def test_runs_are_kept_and_go_on(tmp_path: Path) -> None:
     (tmp_path / "out" / "fifo-1" / "journal.db").unlink()
     live.run(request, live.prepare(request), run_one=run_one)
     assert ran[3:] == ["fifo 3"]
-    del told
 
 
 def _batch() -> EventBatch:
