@@ -161,7 +161,7 @@ def test_real_processes_are_foretold(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scripts.mkdir()
     (scripts / "train.py").write_text(Path(__file__).with_name("stand_in_train.py").read_text())
     monkeypatch.setattr(live_jobs, "GAP_S", 0.4)
-    monkeypatch.setattr(live, "FIT_POLICY", "tiresias:threshold=0.6,queues=2")
+    monkeypatch.setattr(live, "FIT_POLICY", "tiresias:threshold=1,queues=2")
     request = LiveRequest(out=tmp_path / "out", jobs=6, policies="fifo", seeds=1, slots=2, scripts=scripts)
     report, _, _ = live.run(request, live.prepare(request))
     assert report.errors["jobs"] == 6 and report.figures["fifo"][0]["finished"] == 6
