@@ -44,6 +44,7 @@ from headway.metrics.fold import (
 from headway.policies.registry import Chosen, choose
 from headway.runtime.journal import Journal
 from headway.runtime.journal_db import parse_where
+from headway.runtime.settings import FILE, read_settings
 from headway.sim.recorded import RecordedWorld
 from headway.sim.run import Outcome
 from headway.workloads.cluster import Cluster, parse_cluster
@@ -97,12 +98,20 @@ def read_home(text: str) -> tuple[Recorded, bool]:
     path = Path(text).expanduser()
     if path.is_dir():
         inside = path / JOURNAL
+        if not inside.exists() and (address := _address_in(path)):
+            return _read_database(address), True
         if not inside.exists():
             raise UserError(f"has no {JOURNAL}: expected a home of `headway up`, or a journal", file=text, key="home")
         path = inside
     recorded = read_journal(path)
     with path.open("rb") as stream:
         return recorded, stream.read(len(SQLITE)) == SQLITE
+
+
+def _address_in(home: Path) -> str:
+    """The database that a home's settings name for its journal; empty if they name none."""
+    settings = home / FILE
+    return (read_settings(settings).cluster.journal or "") if settings.is_file() else ""
 
 
 def _read_database(text: str) -> Recorded:
@@ -176,7 +185,7 @@ def _notes(facts: Facts, built: Built, same_cluster: bool) -> list[str]:
     """What was assumed, in sentences."""
     jobs = list(facts.jobs.values())
     counts = Counter(built.assumed.values())
-    said = [f"{count} job{'s' if count > 1 else ''}: {ASSUMED[why]}" for why, count in sorted(counts.items())]
+    said = [f"{count} job{'s' if count > 1 else ''} {ASSUMED[why]}" for why, count in sorted(counts.items())]
     failed = sum(job.phase == Phase.FAILED for job in jobs)
     if failed:
         said.append(f"{failed} job{'s' if failed > 1 else ''} failed: in the replay they fail after the same time of running")
@@ -185,6 +194,8 @@ def _notes(facts: Facts, built: Built, same_cluster: bool) -> list[str]:
         said.append(f"{died - failed} attempts failed and were tried again: in the replay nothing fails by itself")
     if any(one.started_us >= 0 for job in jobs for one in job.attempts):
         said.append("the pace of a job is the one that it had where it ran, whatever its place and its number of workers")
+    if facts.released:
+        said.append(f"when the journal ended, {', '.join(facts.released)}: after that it is not so any more")
     if not same_cluster:
         said.append("on another cluster no node is lost or drained")
     return said

@@ -110,6 +110,8 @@ class Facts:
     metrics: MetricsFold
     horizon_us: int
     """The time of the last event."""
+    released: list[str] = field(default_factory=list)
+    """What was in the way of jobs when the journal ended, and is not in theirs after that, in words."""
 
     def named(self, table: Name, word: str) -> tuple[str, ...]:
         """All names of a table by number, without a gap."""
@@ -170,7 +172,20 @@ def gather(recorded: Recorded, source: str) -> Facts:
     first = min(job.submitted_us for job in jobs.values())
     cluster, faults = nodes.cluster(names, source), nodes.faults_after(first)
     horizon = int(batch.records[-1, c.E_T])
-    return Facts(jobs, names, cluster, faults, nodes.outside, queues, of_jobs, settings, metrics, horizon)
+    released = [*_release(jobs, of_jobs, horizon), *nodes.release(faults, horizon)]
+    return Facts(jobs, names, cluster, faults, nodes.outside, queues, of_jobs, settings, metrics, horizon, released)
+
+
+def _release(jobs: Mapping[int, Job], of_jobs: list[Outside], horizon_us: int) -> list[str]:
+    """Release the jobs that are held at the end: nobody would, in a replay that goes on for longer."""
+    held = {event.subject: event.a for event in of_jobs if event.kind == EventKind.HOLD_SET}
+    still = [number for number, is_held in held.items() if is_held and jobs[number].phase < Phase.COMPLETED]
+    of_jobs += [Outside(horizon_us, EventKind.HOLD_SET, number) for number in still]
+    return [_counted(len(still), "job", "held")] if still else []
+
+
+def _counted(count: int, what: str, state: str) -> str:
+    return f"{count} {what}{'s were' if count > 1 else ' was'} {state}"
 
 
 def _settings(text: str) -> Mapping[str, Any]:
@@ -262,6 +277,16 @@ class _Nodes:
             nodes.append(Node(names[Name.NODE].get(i, f"n{i}"), rack, kind, gpus, cpus, memory, network))
         listed = tuple(kinds.get(i, ANY_KIND) for i in range(max(kinds, default=0) + 1))
         return Cluster(source, tuple(nodes), listed, share_limit_milli=self.share_limit)
+
+    def release(self, faults: list[tuple[int, int, bool]], horizon_us: int) -> list[str]:
+        """Give back the nodes that are drained or away at the end."""
+        draining = {event.subject: event.kind == EventKind.NODE_DRAINING for event in self.outside}
+        held = [node for node, is_held in draining.items() if is_held and node not in self._down]
+        away = sorted(self._down)
+        faults += [(horizon_us, node, True) for node in away]
+        self.outside += [Outside(horizon_us, EventKind.NODE_UP, node) for node in held]
+        found = [_counted(len(held), "node", "drained")] if held else []
+        return found + ([_counted(len(away), "node", "away")] if away else [])
 
     def faults_after(self, first_us: int) -> list[tuple[int, int, bool]]:
         """When nodes were lost and came back; one that came after the first job is away until then."""
