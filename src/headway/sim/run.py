@@ -68,17 +68,19 @@ class Outcome:
 class Simulation:
     """One run, step by step: what `simulate` does in a loop, and what an environment or a what-if drives itself."""
 
+    wake_grid_us = 0
+    """With an interval of 0: a policy is woken at multiples of this alone, as by a live controller. 0: when it asked to be."""
+
     def __init__(
         self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool,
         faults: Faults | None,
         sinks: tuple[Callable[[EventBatch], None], ...], capabilities: Capabilities | None = None, strict: bool = True,
-        world: World | None = None, wake_grid_us: int = 0,
+        world: World | None = None,
     ) -> None:  # fmt: skip
         """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from
-        `workload`, `cluster`, `faults`. `wake_grid_us`: a policy is woken at multiples of this alone, as a live controller does,
-        whatever happens between them."""
+        `workload`, `cluster`, `faults`."""
         self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
-        self.capabilities, self.strict, self.wake_grid_us = capabilities, strict, wake_grid_us
+        self.capabilities, self.strict = capabilities, strict
         node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
         cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
         fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
@@ -251,8 +253,9 @@ def simulate(
         run = Simulation(
             workload, cluster, brains, seed=seed, interval_us=round(interval_s * US), skip=skip, faults=faults,
             sinks=tuple(takers),
-            capabilities=capabilities, strict=strict, world=world, wake_grid_us=round(wake_grid_s * US),
+            capabilities=capabilities, strict=strict, world=world,
         )  # fmt: skip
+        run.wake_grid_us = round(wake_grid_s * US)
         total = max(len(workload), 1)
         while (due := run.next_us()) < c.NEVER:
             run.take_events(due)
