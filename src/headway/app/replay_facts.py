@@ -57,6 +57,8 @@ class Job:
     payload: Ints
     text: str
     attempts: list[Attempt] = field(default_factory=list)
+    usage: dict[int, list[list[int]]] = field(default_factory=dict)
+    """By task: what it used (GPU milli, cpus, memory, network), each time that it was measured."""
     cancel_us: int = -1
     refused: bool = False
     phase: Phase = Phase.QUEUED
@@ -147,6 +149,9 @@ def gather(recorded: Recorded, source: str) -> Facts:
             job = jobs.get(subject)
             if job is not None and job.attempts and job.attempts[-1].number == number:
                 _told(job.attempts[-1], t, kind, a, b, d)
+        elif kind == EventKind.USAGE:
+            if subject in jobs and size == 4:
+                jobs[subject].usage.setdefault(a, []).append(payload.tolist())
         elif kind == EventKind.NAMED:
             names[Name(a)][subject] = batch.texts.get(i, "")
         elif kind == EventKind.SUBMITTED:

@@ -165,6 +165,14 @@ def points_of(job: Job, units: int) -> Points | None:
     return Points(*series["loss"], *series["accuracy"])
 
 
+def usage_of(job: Job) -> list[tuple[int, ...]]:
+    """What each task used, the median of what was measured; nothing if it was not of every task."""
+    tasks = max(job.usage, default=-1) + 1
+    if len(job.usage) < tasks:
+        return []
+    return [tuple(np.median(np.array(job.usage[task]), axis=0).astype(np.int64).tolist()) for task in range(tasks)]
+
+
 def _beyond(found: Mapping[int, int], units: int, of_accuracy: bool, rising: bool) -> tuple[Floats, Floats]:
     at = np.array(sorted(found), np.float64)
     values = np.array([found[int(k)] for k in at], np.float64)
@@ -272,6 +280,7 @@ def assemble(
         units=units,
         report_every=np.maximum(units // np.maximum(reports, 1), 1),
         points={i: curve for i, curve in enumerate(curves) if curve is not None},
+        usage={i: used for i, job in enumerate(jobs) if (used := usage_of(job))},
         node_faults=tuple(facts.node_faults),
         cancels=tuple((job.cancel_us, i) for i, job in enumerate(jobs) if job.cancel_us >= 0),
         outside=sorted([*facts.of_queues, *facts.of_nodes, *outside], key=lambda event: event.t_us),

@@ -77,6 +77,8 @@ class Truth:
     report_every: Ints
     """Units from one report to the next."""
     points: Mapping[int, Points] = field(default_factory=dict)
+    usage: Mapping[int, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    """What each task of a job used (GPU milli, cpus, memory, network), where it was measured: told when the job is up."""
     node_faults: tuple[tuple[int, int, bool], ...] = ()
     cancels: tuple[tuple[int, int], ...] = ()
     outside: Sequence[Outside] = ()
@@ -93,6 +95,7 @@ class RecordedWorld(World):
         W[w.W_START], W[w.W_WARM], W[w.W_LOSES] = truth.start_us, truth.warm_us, truth.loses
         W[w.W_RESTORE], W[w.W_SAVE] = truth.restore_us, truth.save_us
         W[w.W_UNITS], W[w.W_STEP] = truth.units, np.maximum(truth.report_every, 1)
+        self.P[[w.P_REQ_GPU, w.P_REQ_CPU, w.P_REQ_MEM, w.P_REQ_NET]] = 0  # who slowed whom is in the times that were observed
 
     def next_us(self) -> int:
         return min(super().next_us(), self._outside_us())
@@ -125,15 +128,31 @@ class RecordedWorld(World):
             out.add(t_us, event.kind, event.subject, a=event.a, b=event.b, c=event.c, payload=event.payload)
         return out.take()
 
+    def execute(self, batch: EventBatch, now_us: int) -> EventBatch:
+        return self._told(super().execute(batch, now_us))
+
     def _told(self, reports: EventBatch) -> EventBatch:
-        """Put what the jobs told into their reports, in place."""
+        """Put what the jobs told into their reports, in place, and what they use behind their starts."""
         records = reports.records
+        if self.truth.usage and np.any(records[:, c.E_KIND] == EventKind.STARTED):
+            reports = self._with_usage(reports)
+            records = reports.records
         for i in np.flatnonzero(records[:, c.E_KIND] == EventKind.OBSERVED).tolist():
             points = self.truth.points.get(int(records[i, c.E_ID]))
             if points is not None:
                 units = float(records[i, c.E_A])
                 records[i, c.E_B], records[i, c.E_C] = points.loss_of(units), points.accuracy_of(units)
         return reports
+
+    def _with_usage(self, reports: EventBatch) -> EventBatch:
+        """The reports with a USAGE behind each STARTED, for each task that was measured."""
+        out = EventBuffer(2 * len(reports) + 8, len(reports.pool) + 64)
+        for i, (t, kind, job, attempt, *_) in enumerate(reports.records.tolist()):
+            out.extend(reports.cut(i, i + 1))
+            if kind == EventKind.STARTED:
+                for task, figures in enumerate(self.truth.usage.get(job, ())[: int(self.W[w.W_TASKS, job])]):
+                    out.add(t, EventKind.USAGE, job, attempt, a=task, payload=figures)
+        return out.take()
 
     def units_done(self, job: int) -> float:
         """Units that a job has done by now."""
