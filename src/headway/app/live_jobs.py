@@ -34,8 +34,8 @@ SCRIPT = "train.py"
 STEPS_PER_EPOCH = 22
 EPOCHS = {"svm": (150, 500), "mlp": (100, 280), "cnn-small": (25, 75), "lstm": (30, 85), "cnn-large": (10, 30)}
 """Model → the range of epochs: some five to fifteen seconds on one core."""
-WIDE_FRAC = 0.15
-"""So many of the jobs are data parallel on two slots."""
+WIDE = "cnn-small"
+"""Every second job of this model is data parallel on two slots: so ten jobs have every kind that there is."""
 GAP_S = 4.5
 """Between two submissions, on average: somewhat more work than two slots can do at once."""
 INTERVAL_S = 0.2
@@ -79,7 +79,7 @@ def draw_jobs(seed: int, count: int) -> tuple[LiveJob, ...]:
             r.shuffle(models)
         model = models[i % len(models)]
         epochs = r.randint(*EPOCHS[model])
-        workers = 2 if r.random() < WIDE_FRAC else 1
+        workers = 2 if model == WIDE and i // len(models) % 2 else 1
         deadline_s = r.choice([None, 30.0, 60.0, 120.0])
         jobs.append(LiveJob(f"{model}-{i}", model, workers, epochs, at_s, seed * 1000 + i, deadline_s))
         at_s += r.expovariate(1 / GAP_S)

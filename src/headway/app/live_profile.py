@@ -15,7 +15,7 @@ import numpy as np
 from headway.app import simulate as simulation
 from headway.app.replay import LIVE
 from headway.app.replay_facts import Facts, Job
-from headway.app.replay_truth import AS_TOLD, Needs, Timing, assemble, measure, points_of, typical
+from headway.app.replay_truth import AS_TOLD, Needs, Timing, assemble, measure, points_of, typical, usage_of
 from headway.app.simulate import Json, Prepared, SimulateRequest
 from headway.core import columns as c
 from headway.core.arrays import Floats
@@ -36,6 +36,8 @@ class Kind:
     jobs: int
     reports_per_step: float
     points: Points | None
+    usage: tuple[tuple[int, ...], ...] = ()
+    """What each task uses (GPU milli, cpus, memory, network)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def fit(facts: Facts) -> Profile:
         longest = max(mine, key=lambda job: job.spec(c.J_UNITS_TOTAL))
         told = sum(len(job.reports) for job in mine) / sum(job.spec(c.J_UNITS_TOTAL) for job in mine)
         points = points_of(longest, longest.spec(c.J_UNITS_TOTAL)) if longest.reports else None
-        made[name] = Kind(paces[name], len(mine), told, points)
+        made[name] = Kind(paces[name], len(mine), told, points, tuple(usage_of(longest)))
     return Profile(made, plain.start_us or 0, round(warm), round(again), plain.save_us or 0)
 
 
@@ -152,7 +154,8 @@ def foretell(facts: Facts, profile: Profile, policy: str, seed: int, grid_s: flo
     jobs = list(facts.jobs.values())
     kinds = [kind_for(profile, kind_of(facts, job)) for job in jobs]
     strange = sorted({kind_of(facts, job) for job, kind in zip(jobs, kinds, strict=True) if kind is None})
-    timings, wanted, curves, tells = [], [], [], []
+    guessed = sorted({name for job in jobs if (name := kind_of(facts, job)) not in profile.kinds} - set(strange))
+    timings, wanted, curves, tells, usages = [], [], [], [], []
     for job, kind in zip(jobs, kinds, strict=True):
         steps = max(job.spec(c.J_UNITS_TOTAL), 1)
         pace = kind.pace_us if kind else float(np.median([one.pace_us for one in profile.kinds.values()]))
@@ -161,7 +164,8 @@ def foretell(facts: Facts, profile: Profile, policy: str, seed: int, grid_s: flo
         wanted.append(Needs(max(round(steps * pace), 1), steps, AS_TOLD))
         curves.append(kind.points if kind else None)
         tells.append(round(steps * kind.reports_per_step) if kind else 0)
-    built = assemble(replace(facts, node_faults=[]), f"live {policy} {seed}", timings, wanted, curves, tells)
+        usages.append(kind.usage if kind else ())
+    built = assemble(replace(facts, node_faults=[]), f"live {policy} {seed}", timings, wanted, curves, tells, usages)
     prepared = Prepared(built.workload, facts.cluster, (choose(policy),), 0.0)
     asked = SimulateRequest(workload="live", cluster="live", policies=(policy,), seed=seed)
 
@@ -184,6 +188,8 @@ def foretell(facts: Facts, profile: Profile, policy: str, seed: int, grid_s: flo
             )
         )  # fmt: skip
     notes = [f"{policy}, seed {seed}: the fitting run had no {', '.join(strange)}"] if strange else []
+    if guessed:
+        notes.append(f"{policy}, seed {seed}: the pace of {', '.join(guessed)} is that of one worker, divided")
     if len(judged) < len(jobs):
         notes.append(f"{policy}, seed {seed}: {len(jobs) - len(judged)} of {len(jobs)} jobs are not judged")
     return judged, notes

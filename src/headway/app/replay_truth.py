@@ -222,7 +222,8 @@ def build(facts: Facts, name: str) -> Built:
     wanted = [needs(job, timing, like) for job, timing in zip(jobs, timings, strict=True)]
     tells = [len(job.reports) for job in jobs]
     curves = [points_of(job, need.units) if job.reports else None for job, need in zip(jobs, wanted, strict=True)]
-    return assemble(facts, name, [_filled(t, plain, job) for t, job in zip(timings, jobs, strict=True)], wanted, curves, tells)
+    filled = [_filled(t, plain, job) for t, job in zip(timings, jobs, strict=True)]
+    return assemble(facts, name, filled, wanted, curves, tells, [usage_of(job) for job in jobs])
 
 
 def typical(timings: Sequence[Timing]) -> Timing:
@@ -247,10 +248,10 @@ def _filled(timing: Timing, plain: Timing, job: Job) -> Timing:
 
 def assemble(
     facts: Facts, name: str, timings: Sequence[Timing], wanted: Sequence[Needs], curves: Sequence[Points | None],
-    tells: Sequence[int],
+    tells: Sequence[int], usages: Sequence[Sequence[tuple[int, ...]]],
 ) -> Built:  # fmt: skip
-    """The workload and the truth of jobs, in the order of `facts.jobs`: their times and needs, the curves that they tell of, and
-    how often they report (0: never)."""
+    """The workload and the truth of jobs, in the order of `facts.jobs`: their times and needs, the curves that they tell of, how
+    often they report (0: never), and what their tasks use."""
     jobs = list(facts.jobs.values())
     numbers = {job.number: i for i, job in enumerate(jobs)}
     sizes = [len(job.payload) - c.SPEC_COLUMNS for job in jobs]
@@ -280,7 +281,7 @@ def assemble(
         units=units,
         report_every=np.maximum(units // np.maximum(reports, 1), 1),
         points={i: curve for i, curve in enumerate(curves) if curve is not None},
-        usage={i: used for i, job in enumerate(jobs) if (used := usage_of(job))},
+        usage={i: used for i, used in enumerate(usages) if used},
         node_faults=tuple(facts.node_faults),
         cancels=tuple((job.cancel_us, i) for i, job in enumerate(jobs) if job.cancel_us >= 0),
         outside=sorted([*facts.of_queues, *facts.of_nodes, *outside], key=lambda event: event.t_us),
