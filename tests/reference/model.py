@@ -29,6 +29,7 @@ class Job:
     queue: int = 0
     user: int = 0
     deadline_s: int | None = None
+    grace_s: int | None = None  # what a stop gives it to save itself; None: as long as it takes
 
     @property
     def gpus(self) -> int:

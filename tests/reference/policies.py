@@ -8,6 +8,7 @@ from .fair import fair_order
 from .model import Cluster, JobState, Place, Plan, arrival, gpus_of, nodes_of
 from .placement import find_place, make_views
 from .quotas import has_quotas, pass_within_quotas, place_on_pool, release_losers, serve_claims, within_limit
+from .victims import Classes, by_turns, victims_of
 
 Params = dict[str, Any]
 
@@ -31,11 +32,13 @@ def with_preemption(cluster: Cluster, policy: str, params: Params, kernel: str) 
     rankable = [s for s in cluster.live_jobs() if s.placed or s.waiting]
     if policy in ("drf", "borg-fair"):
         ranked = fair_order(cluster, rankable, [], policy, params)
+        classes: Classes = {s.number: (place,) for place, s in enumerate(ranked)}
     else:
         ranked = sorted(rankable, key=lambda s: rank(s, policy, params, cluster.now))
+        classes = {s.number: rank(s, policy, params, cluster.now)[:2] for s in ranked}
     if any(queue.quota is not None or queue.limit is not None for queue in cluster.queues):
-        return pass_within_quotas(cluster, ranked, kernel)
-    return preemptive_pass(cluster, ranked, kernel)
+        return pass_within_quotas(cluster, ranked, classes, kernel)
+    return preemptive_pass(cluster, ranked, classes, kernel)
 
 
 def without_preemption(cluster: Cluster, policy: str, params: Params, kernel: str) -> Plan:
@@ -202,11 +205,11 @@ def expected_end(state: JobState, now: int) -> int:
     return max(now, started + max(state.job.estimate - state.earlier_run_s, 0))
 
 
-def preemptive_pass(cluster: Cluster, ranked: list[JobState], kernel: str) -> Plan:
+def preemptive_pass(cluster: Cluster, ranked: list[JobState], classes: Classes, kernel: str) -> Plan:
     plan = Plan()
     wanted = cluster.wanted()
-    selected = select_by_count(cluster, ranked)
-    victims = [s.number for s in reversed(ranked) if s.placed and s.number not in selected]
+    selected = select_by_count(cluster, by_turns(cluster, ranked, classes))
+    victims = victims_of(cluster, [s for s in ranked if s.placed and s.number not in selected])
     pool: list[int] = []
     for state in ranked:
         if state.number in selected and state.waiting:

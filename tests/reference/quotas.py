@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .model import Cluster, JobState, Place, Plan, arrival, gpus_of, nodes_of
 from .placement import booked_on, find_place, make_views
+from .victims import Classes, giving_way, goes_first, lost_work
 
 Wanted = dict[int, Place]
 
@@ -46,7 +47,9 @@ def next_borrower(cluster: Cluster, wanted: Wanted, pool: list[int]) -> int | No
     candidates = [s for s in may_go(cluster, wanted, pool) if borrowing(cluster, wanted, pool, s) > 0]
     if not candidates:
         return None
-    first = max(candidates, key=lambda s: (borrowing(cluster, wanted, pool, s), -s.job.priority, s.placed_s, arrival(s)))
+    worst = max(borrowing(cluster, wanted, pool, s) for s in candidates)
+    of_worst = [s for s in candidates if borrowing(cluster, wanted, pool, s) == worst]
+    first = min(of_worst, key=lambda s: (s.job.priority, lost_work(s, cluster.now), -s.placed_s, [-n for n in arrival(s)]))
     return first.number
 
 
@@ -79,16 +82,17 @@ def serve(cluster: Cluster, kernel: str, plan: Plan, wanted: Wanted, state: JobS
     return True
 
 
-def pass_within_quotas(cluster: Cluster, ranked: list[JobState], kernel: str) -> Plan:
+def pass_within_quotas(cluster: Cluster, ranked: list[JobState], classes: Classes, kernel: str) -> Plan:
     plan, wanted = Plan(), cluster.wanted()
     waiting = [s for s in ranked if s.waiting]
     if has_quotas(cluster):
         serve_claims(cluster, kernel, plan, wanted, waiting, in_turn=False)
-    for k, state in enumerate(ranked):
+    order = giving_way(cluster, ranked, classes)
+    for state in ranked:
         if not state.waiting or state.number in wanted:
             continue
         before = len(plan.releases)
-        below = [s.number for s in reversed(ranked[k + 1 :])]
+        below = [s.number for s in order if not goes_first(s, state, cluster.now, classes)]
         place_one(cluster, kernel, plan, wanted, state, below)
         if has_quotas(cluster) and len(plan.releases) > before:
             serve_claims(cluster, kernel, plan, wanted, waiting, in_turn=False)
@@ -96,7 +100,7 @@ def pass_within_quotas(cluster: Cluster, ranked: list[JobState], kernel: str) ->
 
 
 def place_one(cluster: Cluster, kernel: str, plan: Plan, wanted: Wanted, state: JobState, below: list[int]) -> None:
-    """`below`: the jobs that rank below it, lowest rank first."""
+    """`below`: the jobs that rank below it, in the order in which they give way."""
     if state.job.gpus == 0 or within_limit(cluster, wanted, state):
         place = find_place(kernel, state.job, make_views(cluster, wanted, cluster.held()))
         if place is not None:
@@ -154,7 +158,7 @@ def place_on_pool(cluster: Cluster, kernel: str, state: JobState, wanted: dict[i
 
 
 def release_losers(cluster: Cluster, plan: Plan, place: Place, wanted: dict[int, Place], pool: list[int]) -> None:
-    """Release pooled jobs that lost a GPU, then, lowest rank first, those whose cpus or memory it needs."""
+    """Release pooled jobs that lost a GPU, then, in the order in which they joined, those whose cpus or memory it needs."""
     taken = gpus_of(place)
     for number in [n for n in pool if gpus_of(wanted[n]) & taken]:
         release(number, plan, wanted, pool)

@@ -3,6 +3,7 @@
 * A job in the middle is evicted, and the lowest runs on.
 * Of equals the oldest is evicted; and when there is room again, one that never ran goes before it. (Where equals rank by arrival:
   `graphene` and `slaq` rank them by what they have had.)
+* Of two victims the one is taken that saved itself three hours ago, and not the one that did so ten seconds ago.
 * A name in another script is accepted, and then every list crashes.
 """
 
@@ -12,8 +13,10 @@ import pytest
 
 from headway.api.schemas import JobOut, job_fields
 from headway.cli_live import _line, _row
-from headway.core.columns import Phase
+from headway.core.columns import EventKind, Phase
+from headway.core.events import EventBuffer
 from headway.core.model import JobSpec, validate
+from headway.testing.virtual import now_us
 
 from .cluster import Cluster, live
 
@@ -48,6 +51,35 @@ def test_of_equals_the_newest_goes_and_comes_back_before_those_that_never_ran(po
         await cluster.controller.cancel("e4")
         await cluster.to(15)
         assert [cluster.phase(f"e{n}") for n in (1, 2, 3)] == [Phase.RUNNING, Phase.RUNNING, Phase.QUEUED]
+
+    live(body, policy=policy, gpus=[4])
+
+
+@pytest.mark.parametrize("policy", ["tiresias:threshold=1000000", "las:quantum=1000000", "edf"])
+@pytest.mark.parametrize(("saved", "other"), [("old", "new"), ("new", "old")])
+def test_of_equals_the_one_goes_that_saved_itself_ten_seconds_ago(policy: str, saved: str, other: str) -> None:
+    hours_s = 3600.0
+
+    async def body(cluster: Cluster) -> None:
+        def save(name: str, units: int) -> None:
+            out = EventBuffer()
+            out.add(now_us(), EventKind.SAVED, cluster.controller.find(name).number, 1, a=units)
+            cluster.controller._record(out.take())
+
+        for name in ("old", "new"):
+            await cluster.submit(name, workers=2, work_s=9 * hours_s, estimate_s=9 * hours_s)
+            await cluster.to(1)
+        await cluster.to(10)
+        save(other, 1)
+        await cluster.to(3 * hours_s)
+        save(saved, 100)
+        await cluster.to(3 * hours_s + 10)
+        await cluster.submit("high", workers=2, work_s=100.0, estimate_s=100.0, priority=90)
+        await cluster.to(3 * hours_s + 60)
+        assert [cluster.phase(name) for name in (saved, other, "high")] == [Phase.QUEUED, Phase.RUNNING, Phase.RUNNING]
+        await cluster.to(3 * hours_s + 120)
+        assert [cluster.phase(name) for name in (saved, other)] == [Phase.RUNNING] * 2
+        assert cluster.controller.find(saved).preemptions == 1 and cluster.controller.find(other).preemptions == 0
 
     live(body, policy=policy, gpus=[4])
 

@@ -37,9 +37,13 @@ class Case:
     queues: tuple[ref.Queue, ...] = (ref.Queue(), ref.Queue(), ref.Queue())
 
 
-def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool, priorities: bool, quotas: bool = False) -> Case:
-    """A few nodes and up to 14 jobs, contended, with whole seconds everywhere."""
+def random_case(
+    seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool, priorities: bool, quotas: bool = False, loses: bool = False
+) -> Case:  # fmt: skip
+    """A few nodes and up to 14 jobs, contended, with whole seconds everywhere. `loses`: as far as the scheduler knows, a stop may
+    cost most of them work."""
     r = random.Random(seed)
+    wary = random.Random(seed + 2 * 10**6)
     people = random.Random(seed + 10**6)
     kind_names = ["a", "b"] if kinds else [""]
     nodes = tuple(
@@ -64,6 +68,7 @@ def random_case(seed: int, *, cpus: bool, saves: bool, faults: bool, kinds: bool
                 restore_s=r.choice([0, 3, 5]), every_s=r.choice([0, 10]), kind=r.choice(["", *kind_names]),
                 queue=people.randrange(3), user=people.randrange(3),
                 deadline_s=people.choice([None, t + 10, t + work, t + 3 * work + 100]),
+                grace_s=wary.choice([None, 1, 30, 30]) if loses else None,
             )
         )  # fmt: skip
     lost: list[tuple[int, int, str]] = []
@@ -121,6 +126,7 @@ def workload_of(jobs: Sequence[ref.Job], kinds: Sequence[str]) -> Workload:
         spec[c.J_KIND_MASK, i] = -1 if not job.kind else 1 << kinds.index(job.kind) if job.kind in kinds else 0
         spec[c.J_QUEUE, i], spec[c.J_USER, i] = job.queue, job.user
         spec[c.J_DEADLINE, i] = c.NEVER if job.deadline_s is None else job.deadline_s * US
+        spec[c.J_GRACE, i] = (job.grace_s or 0) * US
         spec[c.J_ESTIMATE, i], spec[c.J_PRIORITY, i] = job.estimate * US, job.priority
         spec[c.J_SAVE, i], spec[c.J_RESTORE, i], spec[c.J_EVERY, i] = job.save_s * US, job.restore_s * US, job.every_s * US
     submitted = np.array([job.submit_s * US for job in jobs], np.int64)

@@ -104,6 +104,14 @@ def observe(J: Table, row: int, units: int, loss: int, accuracy: int) -> None:
 
 
 @kernel
+def save(J: Table, row: int, t: int, units: int) -> None:
+    """A durable checkpoint of so many units. One of fewer than an older one has makes nothing safe: the job would go on from that
+    one."""
+    if units >= J[c.J_UNITS_SAVED, row]:
+        J[c.J_UNITS_SAVED, row], J[c.J_SAVED_AT, row] = units, t
+
+
+@kernel
 def set_usage(J: Table, T: Table, N: Table, G: Table, row: int, task: int, pool: Ints, at: int) -> None:
     """A task's measured usage: GPU milli, cpus milli, memory bytes, network bytes/s."""
     if task < 0 or task >= J[c.J_HELD_TASKS, row]:
@@ -268,7 +276,7 @@ def apply_rare(
     if kind == K_OBSERVED:
         observe(J, row, e[c.E_A], e[c.E_B], e[c.E_C])
     elif kind == K_SAVED:
-        J[c.J_UNITS_SAVED, row] = max(e[c.E_A], J[c.J_UNITS_SAVED, row])
+        save(J, row, e[c.E_T], e[c.E_A])
     elif kind == K_USAGE:
         set_usage(J, T, N, G, row, e[c.E_A], pool, at)
     elif kind == K_WHY:

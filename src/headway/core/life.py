@@ -172,7 +172,7 @@ def submit(
     if C[c.C_EDGES] + edge_room(J, row) > X.shape[1]:
         return NEED_EDGES
     J[c.J_ID, row], J[c.J_SUBMITTED, row] = job, t
-    J[c.J_STARTED_AT, row], J[c.J_FIRST_START, row], J[c.J_HELD_TASK0, row] = -1, -1, -1
+    J[c.J_STARTED_AT, row], J[c.J_FIRST_START, row], J[c.J_HELD_TASK0, row], J[c.J_SAVED_AT, row] = -1, -1, -1, -1
     J[c.J_LOSS, row], J[c.J_ACCURACY, row] = c.NOTHING, c.NOTHING
     J[c.J_RULE_IN_FORCE, row] = J[c.J_STOP_RULE, row]
     J[c.J_TRIAL_UNTIL, row] = c.NEVER

@@ -12,12 +12,13 @@ import numpy as np
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_OVER_QUOTA, R_PREEMPTED, STOPPING
-from headway.core.columns import ROW_MASK
+from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import ctz, kernel, popcount
 from headway.place.assign import M_READY, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
 from headway.place.gang import copy_layer, copy_room
 from headway.place.passes import free_gpus, may_start, release_room, same_demand, say_why
 from headway.place.ranked import EVICTED, NOBODY, POOLED, evict_losers, on_up_nodes
+from headway.place.victims import equals_by_loss, goes_first, lost_work
 
 STAYS, PLACED_NOW = 5, 6
 """Marks beside those of `ranked`: a placed job that is left alone, a waiting one that has just been placed."""
@@ -61,9 +62,10 @@ def may_give_way(row: int, J: Table, T: Table, N: Table, G: Table) -> bool:
 
 
 @kernel
-def most_borrowed(placed: Ints, count: int, J: Table, Q: Table, used: Ints, mark: Ints) -> int:
-    """The row of the next borrower to give way, or -1: of the queue most above its quota, lowest priority, placed last."""
-    best, best_over, best_priority, best_at = -1, 0, 0, 0
+def most_borrowed(placed: Ints, count: int, now: int, J: Table, Q: Table, used: Ints, mark: Ints) -> int:
+    """The row of the next borrower to give way, or -1: of the queue most above its quota, lowest priority, least lost work,
+    placed last."""
+    best, best_over, best_priority, best_lost, best_at = -1, 0, 0, 0, 0
     for i in range(count):
         row = placed[i] & ROW_MASK
         if mark[row] != NOBODY:
@@ -71,25 +73,29 @@ def most_borrowed(placed: Ints, count: int, J: Table, Q: Table, used: Ints, mark
         over = used[J[c.J_QUEUE, row]] - max(Q[c.Q_QUOTA, J[c.J_QUEUE, row]], 0)
         if over <= 0 or over < best_over:
             continue
-        priority, at = -J[c.J_PRIORITY, row], J[c.J_QUEUED_AT, row] + J[c.J_LAST_WAIT, row]
+        priority, lost, at = -J[c.J_PRIORITY, row], -lost_work(J, row, now), J[c.J_QUEUED_AT, row] + J[c.J_LAST_WAIT, row]
         if over == best_over:
-            if priority < best_priority or (priority == best_priority and at < best_at):
+            if priority != best_priority:
+                if priority < best_priority:
+                    continue
+            elif lost != best_lost:
+                if lost < best_lost:
+                    continue
+            elif at < best_at or (at == best_at and row < best):
                 continue
-            if priority == best_priority and at == best_at and row < best:
-                continue
-        best, best_over, best_priority, best_at = row, over, priority, at
+        best, best_over, best_priority, best_lost, best_at = row, over, priority, lost, at
     return best
 
 
 @kernel
-def lowest_below(who: int, key: int, placed: Ints, count: int, J: Table, Q: Table, used: Ints, mark: Ints, start: int) -> int:
-    """The index in `placed` of the lowest-ranked job at or before `start` that may give way to the waiting job with this key,
-    or -1."""
+def next_below(who: int, key: int, placed: Ints, now: int, J: Table, Q: Table, used: Ints, mark: Ints, start: int) -> int:
+    """The index at or before `start` in `placed` (keys in the order in which they give way, the first to go last) of the next job
+    that ranks below the waiting job with this key and may give way to it, or -1."""
     queue = J[c.J_QUEUE, key & ROW_MASK]
-    i = min(start, count - 1)
-    while i >= 0 and placed[i] > key:
+    i = start
+    while i >= 0 and placed[i] >> ROW_BITS >= key >> ROW_BITS:
         row = placed[i] & ROW_MASK
-        if mark[row] == NOBODY:
+        if mark[row] == NOBODY and not goes_first(placed[i], key, J, now):
             own = J[c.J_QUEUE, row]
             if who == OWN_BELOW:
                 if own == queue:
@@ -109,7 +115,7 @@ def room_in_queue(row: int, J: Table, Q: Table, used: Ints) -> bool:
 
 @kernel
 def place_over(
-    who: int, cap: int, key: int, mode: int, strict: bool, placed: Ints, count: int,
+    who: int, cap: int, key: int, mode: int, strict: bool, placed: Ints, count: int, now: int,
     J: Table, T: Table, N: Table, Q: Table, C: Ints, used: Ints,
     A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, victims: Ints, O: Table, OT: Table, M: Ints,
 ) -> bool:  # fmt: skip
@@ -131,9 +137,9 @@ def place_over(
                 done = True
                 break
         if who == ANY_BORROWER:
-            victim = most_borrowed(placed, count, J, Q, used, mark)
+            victim = most_borrowed(placed, count, now, J, Q, used, mark)
         else:
-            next_placed = lowest_below(who, key, placed, count, J, Q, used, mark, next_placed)
+            next_placed = next_below(who, key, placed, now, J, Q, used, mark, next_placed)
             victim = placed[next_placed] & ROW_MASK if next_placed >= 0 else -1
         if victim < 0:
             break
@@ -217,7 +223,7 @@ def serve_claims(
                 served = place_free(row, mode, strict, J, N, C, used, A, AB, out, mark, O, OT, M)
                 if not served:
                     served = place_over(
-                        ANY_BORROWER, c.NEVER, waiting[k], mode, strict, placed, placed_count, J, T, N, Q, C, used,
+                        ANY_BORROWER, c.NEVER, waiting[k], mode, strict, placed, placed_count, now, J, T, N, Q, C, used,
                         A, AB, P, PB, out, owner, mark, victims, O, OT, M,
                     )  # fmt: skip
                 last = -1 if served else row
@@ -259,7 +265,11 @@ def by_rank_within_quotas(
 ) -> None:  # fmt: skip
     """The preemptive pass where queues have quotas or limits: claims first, then every waiting job by rank, on what nobody wants,
     else over borrowers that rank below it, else over jobs of its own queue that rank below it. A job like the last one, which
-    found no room, is not tried."""
+    found no room, is not tried.
+
+    `placed`: sorted keys, which are put into the order in which their jobs give way.
+    """
+    equals_by_loss(placed, placed_count, now, J, victims)
     last = -1
     for k in range(waiting_count):
         row = waiting[k] & ROW_MASK
@@ -280,7 +290,7 @@ def by_rank_within_quotas(
         done = within and place_free(row, mode, strict, J, N, C, used, A, AB, out, mark, O, OT, M)
         if not done and within:
             done = place_over(
-                BORROWER_BELOW, c.NEVER, waiting[k], mode, strict, placed, placed_count, J, T, N, Q, C, used,
+                BORROWER_BELOW, c.NEVER, waiting[k], mode, strict, placed, placed_count, now, J, T, N, Q, C, used,
                 A, AB, P, PB, out, owner, mark, victims, O, OT, M,
             )  # fmt: skip
         if not done:
@@ -288,7 +298,7 @@ def by_rank_within_quotas(
             if quotas:
                 cap = min(cap, max(Q[c.Q_QUOTA, queue], used[queue]))
             done = place_over(
-                OWN_BELOW, cap, waiting[k], mode, strict, placed, placed_count, J, T, N, Q, C, used,
+                OWN_BELOW, cap, waiting[k], mode, strict, placed, placed_count, now, J, T, N, Q, C, used,
                 A, AB, P, PB, out, owner, mark, victims, O, OT, M,
             )  # fmt: skip
         if done:

@@ -6,11 +6,12 @@ from __future__ import annotations
 from headway.core import columns as c
 from headway.core.arrays import Ints, Table
 from headway.core.codes import OP_RELEASE, R_NO_ROOM, R_NOT_CONSOLIDATED, R_PREEMPTED, UP
-from headway.core.columns import ROW_MASK
+from headway.core.columns import ROW_BITS, ROW_MASK
 from headway.core.jit import ctz, kernel
 from headway.place.assign import M_MORE, M_TASKS, M_UNPLACED, M_UNSELECTED, add_override, choose_for, deal, free_max
 from headway.place.gang import A_CPU, A_MEM, copy_layer, copy_room, take_mask
 from headway.place.passes import may_start, release_room, say_why
+from headway.place.victims import goes_first, least_lost_last, priorities_by_loss
 
 NOBODY, NOT_SELECTED, SELECTED, POOLED, EVICTED = 0, 1, 2, 3, 4
 
@@ -31,9 +32,10 @@ def select(
 ) -> tuple[int, int]:  # fmt: skip
     """Selection by count, best rank first, merging the sorted keys of placed jobs with the sorted best of the waiting ones.
 
-    Fills `mark` (a placed row's part in this pass), `chosen` (selected waiting rows, by rank) and `victims` (placed rows that
-    were not selected, by rank); returns how many
-    of each. M[M_MORE] is set if capacity was left when the sorted waiting keys ran out, but there are more of them.
+    Placed jobs that rank as equals, with no waiting one between them, come by lost work, the most first; `placed` is put in that
+    order. Fills `mark` (a placed row's part in this pass), `chosen` (selected waiting rows, by rank) and `victims` (placed rows
+    that were not selected, by rank); returns how many of each. M[M_MORE] is set if capacity was left when the sorted waiting keys
+    ran out, but there are more of them.
     """
     kinds = C[c.C_KINDS]
     for kind in range(kinds):
@@ -43,9 +45,16 @@ def select(
         if N[c.N_PHASE, node] == UP:
             left[N[c.N_KIND, node]] += N[c.N_GPUS, node]
             capacity += N[c.N_GPUS, node]
-    selected, unselected, i, k = 0, 0, 0, 0
+    selected, unselected, i, k, equals = 0, 0, 0, 0, 0
     while i < placed_count or (k < sorted_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0)):
-        if k >= sorted_count or (i < placed_count and placed[i] < waiting[k]):
+        if k >= sorted_count or (i < placed_count and (i < equals or goes_first(placed[i], waiting[k], J, now))):
+            if i >= equals:
+                equals = i + 1
+                while equals < placed_count and placed[equals] >> ROW_BITS == placed[i] >> ROW_BITS:
+                    if k < sorted_count and not goes_first(placed[equals], waiting[k], J, now):
+                        break
+                    equals += 1
+                least_lost_last(placed, i, equals, now, J, victims[unselected:])
             row = placed[i] & ROW_MASK
             i += 1
             if k == sorted_count and sorted_count < waiting_count and (capacity > 0 or C[c.C_WAITING_CPU] > 0):
@@ -92,8 +101,8 @@ def by_rank(
     A: Table, AB: Table, P: Table, PB: Table, out: Table, owner: Ints, mark: Ints, chosen: Ints, victims: Ints,
     O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Place the selected jobs, letting victims join the pool from the lowest rank up, one at a time, only while a job does not
-    fit without.
+    """Place the selected jobs, letting victims join the pool one at a time, only while a job does not fit without: of the lowest
+    user priority first, then of the least lost work, then of the lowest rank.
 
     Keys hold the row in their lowest ROW_BITS bits and are sorted: all of the placed, the best `sorted_count` of the waiting.
     If these turn out too few, M[M_MORE] is
@@ -138,6 +147,7 @@ def by_rank(
         elif J[c.J_GPUS, row] and (lowest > 0):
             if not layered:
                 copy_layer(A, AB, P, PB, C)
+                priorities_by_loss(victims, lowest, now, J, chosen[chosen_jobs:])
                 layered = True
                 for g in range(C[c.C_GPUS]):
                     owner[g] = -1
@@ -193,10 +203,10 @@ def evict_losers(
     start: int, stop: int, victims: Ints, last: int, first: int, J: Table, T: Table, N: Table, C: Ints,
     A: Table, AB: Table, owner: Ints, mark: Ints, O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Release whole every victim that lost a GPU to the tasks `start … stop - 1`, then, node by node, those whose cpus or
-    memory are needed.
+    """Release whole every victim that lost a GPU to the tasks `start … stop - 1`, then, node by node and in the order in which
+    they joined the pool, those whose cpus or memory are needed.
 
-    The victims in the pool are `victims[first … last]`, the lowest rank last.
+    The victims in the pool are `victims[first … last]`, the first that joined last.
     """
     for i in range(start, stop):
         rest = OT[i, 1]

@@ -14,6 +14,7 @@ from headway.place.gang import A_CPU, A_MASK, A_MEM, clear, copy_layer, copy_roo
 from headway.place.passes import may_start, same_demand, say_why, within_limit
 from headway.place.ranked import EVICTED, NOBODY, on_up_nodes
 from headway.place.shared import add_milli, book_share, place_shared, shares_now, unbook_share
+from headway.place.victims import equals_by_loss, goes_first
 
 STAYS, KEPT = 5, 6
 """Marks beside those of `ranked`: a placed job that is left alone, and one that has been reached and keeps its place."""
@@ -112,17 +113,17 @@ def stands_in_the_way(victim: int, row: int, J: Table, T: Table, N: Table, C: In
 
 @kernel
 def pool_of(
-    count: int, placed: Ints, low: int, high: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, GB: Ints,
+    count: int, giving: Ints, high: int, J: Table, T: Table, N: Table, C: Ints, A: Table, AB: Table, GB: Ints,
     P: Table, PB: Table, PG: Ints, mark: Ints,
 ) -> int:  # fmt: skip
-    """Make room `P` of `A` and of what the `count` lowest-ranked jobs of `placed[low … high - 1]` have that may be released;
-    returns how many those were."""
+    """Make room `P` of `A` and of what the last `count` jobs of `giving[: high]` have that may be released and rank below the
+    waiting job; returns how many those were."""
     copy_layer(A, AB, P, PB, C)
     for g in range(C[c.C_GPUS]):
         PG[g] = GB[g]
     taken, i = 0, high - 1
-    while i >= low and taken < count:
-        victim = placed[i] & ROW_MASK
+    while i >= 0 and taken < count:
+        victim = giving[i] & ROW_MASK
         if mark[victim] == NOBODY:
             give_back(victim, J, T, N, C, P, PB, PG)
             taken += 1
@@ -132,16 +133,16 @@ def pool_of(
 
 @kernel
 def place_over(
-    row: int, mode: int, hardest: bool, placed: Ints, low: int, high: int, J: Table, T: Table, N: Table, C: Ints,
+    row: int, mode: int, hardest: bool, giving: Ints, high: int, J: Table, T: Table, N: Table, C: Ints,
     A: Table, AB: Table, GB: Ints, P: Table, PB: Table, PG: Ints, out: Table, owner: Ints, mark: Ints,
     O: Table, OT: Table, M: Ints,
 ) -> None:  # fmt: skip
-    """Place job `row`, which fits if all of `placed[low … high - 1]` are released, over as few of the lowest-ranked of them as
-    will do."""
+    """Place job `row`, which fits if all of `giving[: high]` that may be released are (`mark` NOBODY), over as few of them as
+    will do, from the last on."""
     start, overrides = M[M_TASKS], M[M_OVERRIDES]
     fails, fits, tried = 0, 0, 1
     while fits == 0:
-        taken = pool_of(tried, placed, low, high, J, T, N, C, A, AB, GB, P, PB, PG, mark)
+        taken = pool_of(tried, giving, high, J, T, N, C, A, AB, GB, P, PB, PG, mark)
         if place_in(row, mode, hardest, J, T, N, C, P, PB, PG, out, O, OT, M):
             fits = taken
         elif taken < tried:
@@ -151,13 +152,13 @@ def place_over(
     while fits - fails > 1:
         M[M_TASKS], M[M_OVERRIDES] = start, overrides
         tried = (fits + fails) // 2
-        pool_of(tried, placed, low, high, J, T, N, C, A, AB, GB, P, PB, PG, mark)
+        pool_of(tried, giving, high, J, T, N, C, A, AB, GB, P, PB, PG, mark)
         if place_in(row, mode, hardest, J, T, N, C, P, PB, PG, out, O, OT, M):
             fits = tried
         else:
             fails = tried
     M[M_TASKS], M[M_OVERRIDES] = start, overrides
-    pool_of(fits, placed, low, high, J, T, N, C, A, AB, GB, P, PB, PG, mark)
+    pool_of(fits, giving, high, J, T, N, C, A, AB, GB, P, PB, PG, mark)
     place_in(row, mode, hardest, J, T, N, C, P, PB, PG, out, O, OT, M)
     take_new(row, start, J, T, N, C, A, AB, GB, OT)
     for o in range(start, M[M_TASKS]):
@@ -167,7 +168,7 @@ def place_over(
             rest &= rest - 1
     seen, i = 0, high - 1
     while seen < fits:
-        victim = placed[i] & ROW_MASK
+        victim = giving[i] & ROW_MASK
         i -= 1
         if mark[victim] != NOBODY:
             continue
@@ -181,7 +182,8 @@ def place_over(
 
 @kernel
 def by_rank_shared(
-    placed: Ints, placed_count: int, waiting: Ints, waiting_count: int, mode: int, hardest: bool, now: int,
+    placed: Ints, placed_count: int, giving: Ints, work: Ints, waiting: Ints, waiting_count: int, mode: int, hardest: bool,
+    now: int,
     J: Table, T: Table, N: Table, G: Table, Q: Table, B: Table, C: Ints, planned: Ints,
     A: Table, AB: Table, GB: Ints, F: Table, FB: Table, FG: Ints, P: Table, PB: Table, PG: Ints, out: Table, owner: Ints,
     mark: Ints, O: Table, OT: Table, M: Ints,
@@ -189,8 +191,9 @@ def by_rank_shared(
     """Placed and waiting jobs by rank, both as sorted keys. Room `A`: what nobody wants. Room `F` ⊇ `A`: that, and what placed
     jobs have that have not been reached yet, since they rank below. Room `P`: scratch.
 
-    A waiting job goes to `A` if it fits there, else over as few jobs as will do if it fits into `F`, else it waits. M[M_UNPLACED]
-    counts those, M[M_UNSELECTED] the released. `GB`, `FG`, `PG`: milli booked on each GPU of a room. `owner`: scratch over GPUs.
+    A waiting job goes to `A` if it fits there, else over as few jobs as will do if it fits into `F`, else it waits. They give way
+    from the last of `giving` on. M[M_UNPLACED] counts those that wait, M[M_UNSELECTED] the released. `GB`, `FG`, `PG`: milli
+    booked on each GPU of a room. `owner`: scratch over GPUs, `giving` and `work` over rows.
     """
     copy_room(N, B, C, A, AB)
     clear(planned)
@@ -204,9 +207,11 @@ def by_rank_shared(
         if may_be_released(row, J, T, N):
             mark[row] = NOBODY
             give_back(row, J, T, N, C, F, FB, FG)
+        giving[i] = placed[i]
+    equals_by_loss(giving, placed_count, now, J, work)
     free, dirty, last, i = 0, True, -1, 0
     for k in range(waiting_count):
-        while i < placed_count and placed[i] < waiting[k]:
+        while i < placed_count and goes_first(placed[i], waiting[k], J, now):
             row = placed[i] & ROW_MASK
             if mark[row] == NOBODY:
                 mark[row] = KEPT
@@ -230,7 +235,7 @@ def by_rank_shared(
                     give_new(row, start, J, T, N, C, F, FB, FG, OT)
                     M[M_TASKS], M[M_OVERRIDES] = start, overrides
                     place_over(
-                        row, mode, hardest, placed, i, placed_count, J, T, N, C, A, AB, GB, P, PB, PG, out, owner, mark, O, OT, M,
+                        row, mode, hardest, giving, placed_count, J, T, N, C, A, AB, GB, P, PB, PG, out, owner, mark, O, OT, M,
                     )  # fmt: skip
         if done:
             take_new(row, start, J, T, N, C, F, FB, FG, OT)

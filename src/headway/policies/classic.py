@@ -43,7 +43,7 @@ def place_claims(
     view: ClusterView, draft: Draft, waiting: Ints, placed: Ints, used: Ints, stuck: Ints, kernel: int, *,
     in_turn: bool = False, sharing: bool = False, skew_ppm: int = c.NEVER,
 ) -> int:  # fmt: skip
-    """Serve the queues that claim what is theirs, before a pass: `waiting` and `placed` are keys or rows by rank. How many
+    """Serve the queues that claim what is theirs, before a pass: `waiting` (by rank) and `placed` are keys or rows. How many
     claims could not be served."""
     s, st = draft.scratch, view.state
     begin(placed, len(placed), st.J, st.T, st.N, st.G, st.Q, st.B, st.C, used, s.A, s.AB, s.owner, s.mark, s.M)
@@ -107,6 +107,7 @@ def place_by_rank(
         )  # fmt: skip
         if not s.M.item(M_MORE):
             break
+        s.keys_placed[:placed].sort()
         keys.sort()
         best = waiting
         s.M[:] = EMPTY_COUNTS
@@ -128,9 +129,9 @@ def share_by_rank(view: ClusterView, draft: Draft, placed: int, waiting: int, ke
         return
     below, below_bits, below_milli = np.empty_like(s.A), np.empty_like(s.AB), np.empty_like(s.GB)
     by_rank_shared(
-        s.keys_placed, placed, s.keys_waiting, waiting, kernel, hardest, view.now_us, st.J, st.T, st.N, st.G, st.Q, st.B, st.C,
-        s.planned, s.A, s.AB, s.GB, below, below_bits, below_milli, s.P, s.PB, np.empty_like(s.GB), s.out, s.owner, s.mark,
-        s.O, s.OT, s.M,
+        s.keys_placed, placed, s.victims, s.waiting, s.keys_waiting, waiting, kernel, hardest, view.now_us,
+        st.J, st.T, st.N, st.G, st.Q, st.B, st.C, s.planned, s.A, s.AB, s.GB, below, below_bits, below_milli, s.P, s.PB,
+        np.empty_like(s.GB), s.out, s.owner, s.mark, s.O, s.OT, s.M,
     )  # fmt: skip
     if s.M.item(M_UNPLACED) or s.M.item(M_UNSELECTED):
         draft.wake_at_us(view.now_us)

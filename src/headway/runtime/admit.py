@@ -135,7 +135,7 @@ def spec_columns(spec: JobSpec, names: Names, *, submitted_us: int = 0, fraction
         c.J_STOP_ALLOW: sum(1 << RULES[rule] for rule in set(spec.stop.allow)),
         c.J_ACC_REQUIRED: round((spec.goal_accuracy or 0.0) * PPM),
         c.J_TIME_LIMIT: _or_never(spec.time_limit_us),
-        c.J_GRACE: spec.checkpoint.grace_us,
+        c.J_GRACE: max(spec.checkpoint.grace_us, spec.checkpoint.save_us or 0, 1),
         c.J_SAVE: spec.checkpoint.save_us or 0,
         c.J_RESTORE: spec.checkpoint.restore_us or 0,
         c.J_EVERY: spec.checkpoint.every_us or 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,8 @@ GRACE_OF_UNKNOWN_US = 30_000_000
 """What an attempt is given to save itself that runs, and of which the journal knows nothing."""
 STRANGE_WAIT_US = 120_000_000
 """For so long nothing is started while such attempts end (only after the journal has lost its end)."""
+KILLED = "killed at the end of its grace: what it had not saved by then is lost; checkpoint.grace gives it longer"
+"""What the owner of a job reads that was told to stop and had to be killed."""
 
 
 def spec_text(spec: JobSpec) -> str:
@@ -70,7 +73,7 @@ def add_end(out: EventBuffer, t_us: int, end: Exited | StartFailed, stop_reason:
         out.add(t_us, EventKind.START_FAILED, end.job, end.attempt, b=UNKNOWN_UNITS, text=_message(end.reason))
         return
     if end.after_stop:
-        kind, a, text = EventKind.STOPPED, stop_reason, ""
+        kind, a, text = EventKind.STOPPED, stop_reason, KILLED if end.signal == signal.SIGKILL else ""
     elif end.reason in (NODE_REBOOTED, NODE_LOST):
         kind, a, text = EventKind.STOPPED, int(Reason.NODE_LOST), end.reason
     elif end.exit_code == 0:

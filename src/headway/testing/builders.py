@@ -48,6 +48,7 @@ class JobSketch:
     save_s: float = 0
     restore_s: float = 0
     every_s: float = 0
+    grace_s: float = 0
     retries: int = 3
     units: int = 0
     user: int = 0
@@ -106,8 +107,8 @@ def workload(
             c.J_ESTIMATE: round(estimate_s * US), c.J_PRIORITY: it.priority, c.J_KIND_MASK: mask, c.J_SERVERS: it.servers,
             c.J_SERVER_CPU: round(it.server_cpus * 1000), c.J_SERVER_MEM: it.server_memory_bytes, c.J_SHARE: int(it.share),
             c.J_SYNC: Sync.PARAMETER_SERVER if it.servers else Sync.NONE, c.J_SAVE: round(it.save_s * US),
-            c.J_RESTORE: round(it.restore_s * US), c.J_EVERY: round(it.every_s * US), c.J_RETRY_MAX: it.retries,
-            c.J_UNITS_TOTAL: it.units, c.J_USER: it.user, c.J_QUEUE: it.queue,
+            c.J_RESTORE: round(it.restore_s * US), c.J_GRACE: round(it.grace_s * US), c.J_EVERY: round(it.every_s * US),
+            c.J_RETRY_MAX: it.retries, c.J_UNITS_TOTAL: it.units, c.J_USER: it.user, c.J_QUEUE: it.queue,
             c.J_DEADLINE: c.NEVER if it.deadline_s is None else round(it.deadline_s * US),
         }.items():  # fmt: skip
             spec[column, i] = value
