@@ -225,6 +225,7 @@ import_module("headway.cli_report").register(app, _progress_bar)
 import_module("headway.cli_advise").register(app)
 import_module("headway.cli_workload").register(app)
 import_module("headway.cli_why").register(app)
+import_module("headway.cli_replay").register(app, _progress_bar)
 import_module("headway.cli_reproduce").register(app, _progress_bar)
 import_module("headway.cli_tune").register(app, _progress_bar)
 
