@@ -10,8 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# The newest set-up that .venv holds: `base` can run Headway, `dev` can check it too.
+# The newest set-up that .venv holds: `base` can run Headway, `jobs` can train the examples too, `dev` can check it all.
 BASE := $(VENV)/.stamp-base
+JOBS := $(VENV)/.stamp-jobs
 DEV := $(VENV)/.stamp-dev
 
 SEED ?= 1
@@ -25,7 +26,7 @@ PYTHON ?= python3
 # A .venv that was copied or moved here, or whose Python has gone, runs another checkout or nothing: set up anew.
 VENV_HERE := $(shell [ -x $(PY) ] && head -n 3 $(BIN)/pip 2>/dev/null | grep -qF '$(CURDIR)/$(BIN)/' && echo yes)
 ifneq ($(VENV_HERE),yes)
-$(shell rm -f $(BASE) $(DEV))
+$(shell rm -f $(BASE) $(JOBS) $(DEV))
 endif
 
 .PHONY: help
@@ -33,9 +34,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: WARM := fifo fifo-backfill srtf tiresias
-demo: $(BASE) warm ## set up if need be, then run examples/demo.sh
-	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+demo: WARM := fifo mlf-h+mlf-c
+demo: $(JOBS) warm ## set up if need be, then train six models on four slots: examples/demo.py
+	@exec $(PY) examples/demo.py
 
 .PHONY: test
 test: $(DEV) lint warm ## set up if need be, then run every check: lint, types, import rules, all tests
@@ -106,8 +107,14 @@ $(BASE): pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e .
 	@touch $@
 
+$(JOBS): pyproject.toml constraints.txt
+	$(make_venv)
+	@echo "Setting up $(VENV) with PyTorch for the examples; the first time this takes a minute or two ..."
+	@$(PIP_INSTALL) -e '.[jobs]'
+	@touch $(BASE) $@
+
 $(DEV): pyproject.toml constraints.txt
 	$(make_venv)
 	@echo "Setting up $(VENV) with the tools of the checks; the first time this takes about a minute ..."
-	@$(PIP_INSTALL) -e '.[dev]'
-	@touch $(BASE) $@
+	@$(PIP_INSTALL) -e '.[dev,dev-jobs]'
+	@touch $(BASE) $(JOBS) $@

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ from headway.core.errors import UserError, one_line
 
 app = typer.Typer(
     help="A scheduler for shared clusters of training jobs that looks at the progress each job makes.",
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -220,14 +218,14 @@ def _progress_bar() -> Iterator[Callable[[str], Callable[[float], None]] | None]
 
 
 # -- the way in -----------------------------------------------------------------------------------------------------
-if find_spec("headway.cli_live") is not None:
-    import_module("headway.cli_live").register(app)
-import_module("headway.cli_operate").register(app)
+for kind in ("up", "submit", "queue", "verbs", "top", "operate", "token"):
+    import_module(f"headway.cli_{kind}").register(app)
 import_module("headway.cli_journal").register(app)
 import_module("headway.cli_report").register(app, _progress_bar)
 import_module("headway.cli_advise").register(app)
 import_module("headway.cli_workload").register(app)
 import_module("headway.cli_why").register(app)
+import_module("headway.cli_replay").register(app, _progress_bar)
 import_module("headway.cli_reproduce").register(app, _progress_bar)
 import_module("headway.cli_tune").register(app, _progress_bar)
 

@@ -1,19 +1,22 @@
 """The commands of operators: `nodes`, `drain`, `undrain`, `reload`, `check-config`. Thin, as `headway.cli`."""
 
-from __future__ import annotations
-
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli_output import AsJson, complete_node, connect, out, print_columns, print_json, refuse_all
 from headway.core.errors import UserError, one_line
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Nodes = Annotated[list[str], typer.Argument(metavar="NODE…", help="Names of nodes, as `headway nodes` shows them.")]
+if TYPE_CHECKING:
+    from headway.app.live import Client
+
+Nodes = Annotated[
+    list[str],
+    typer.Argument(metavar="NODE…", help="Names of nodes, as `headway nodes` shows them.", autocompletion=complete_node),
+]
 NODE_COLUMNS = ("NODE", "STATE", "KIND", "GPUS", "FREE", "REASON")
 NUMBERS = ("GPUS", "FREE")
 
@@ -31,9 +34,10 @@ def nodes(as_json: AsJson = False) -> None:
     """Show the nodes: up, draining (what runs there runs on, nothing is started), or down; and why."""
     from headway.app import live
 
-    found = live.nodes(live.connect(os.environ))
+    with connect() as client:
+        found = live.nodes(client)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         _print_nodes(found["nodes"])
 
@@ -46,32 +50,31 @@ def drain(
     """Give nodes no more jobs until `headway undrain`; what runs there runs on. It holds over restarts and losses."""
     from headway.app import live
 
-    client = live.connect(os.environ)
-    _each(names, lambda name: live.drain(client, name, reason), as_json)
+    _each(names, lambda client, name: live.drain(client, name, reason), as_json)
 
 
 def undrain(names: Nodes, as_json: AsJson = False) -> None:
     """Give drained nodes jobs again; that also ends a quarantine. A node that is sick stays so until it is well."""
     from headway.app import live
 
-    client = live.connect(os.environ)
-    _each(names, lambda name: live.undrain(client, name), as_json)
+    _each(names, live.undrain, as_json)
 
 
 def reload(as_json: AsJson = False) -> None:
     """Have the controller read its settings again. A file with a mistake changes nothing, and is refused with its line."""
     from headway.app import live
 
-    found = live.reload(live.connect(os.environ))
+    with connect() as client:
+        found = live.reload(client)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for key in found["changed"]:
-        typer.echo(f"{one_line(key)}: in force")
+        out(f"{one_line(key)}: in force")
     for key in found["restart"]:
-        typer.echo(f"{one_line(key)}: at the next start of the controller")
+        out(f"{one_line(key)}: at the next start of the controller")
     if not found["changed"] and not found["restart"]:
-        typer.echo("nothing has changed")
+        out("nothing has changed")
 
 
 def check_config(
@@ -88,7 +91,7 @@ def check_config(
     path = file or find_home(os.environ).settings_file
     settings = read_settings(path)
     if as_json:
-        _print_json({"file": str(path), "settings": settings.to_json()})
+        print_json({"file": str(path), "settings": settings.to_json()})
         return
     found = flat(settings)
     if "cluster.journal" in found:
@@ -96,43 +99,33 @@ def check_config(
     width = max(map(len, found))
     for key, value in sorted(found.items()):
         shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        typer.echo(f"{one_line(key):<{width}}  {'' if value == {} else one_line(shown)}".rstrip())
+        out(f"{one_line(key):<{width}}  {'' if value == {} else one_line(shown)}".rstrip())
 
 
 # -- output ---------------------------------------------------------------------------------------------------------
-def _each(names: Sequence[str], act: Callable[[str], Any], as_json: bool) -> None:
+def _each(names: Sequence[str], act: "Callable[[Client, str], Any]", as_json: bool) -> None:
     """Do it for each node, show them, and tell in the end what could not be done."""
     from headway.app.live import NoControllerError
 
     done, errors = [], []
-    for name in names:
-        try:
-            done.append(act(name))
-        except NoControllerError:
-            raise
-        except UserError as error:
-            errors.append(str(error))
+    with connect() as client:
+        for name in names:
+            try:
+                done.append(act(client, name))
+            except NoControllerError:
+                raise
+            except UserError as error:
+                errors.append(str(error))
     if as_json:
-        _print_json({"nodes": done, "errors": errors})
+        print_json({"nodes": done, "errors": errors})
     elif done:
         _print_nodes(done)
-    if errors:
-        raise UserError("; ".join(errors))
+    refuse_all(errors)
 
 
 def _print_nodes(found: Sequence[dict[str, Any]]) -> None:
-    rows = [NODE_COLUMNS]
-    for node in found:
-        figures = (str(node["gpus"]), str(node["gpus_free"]))
-        rows.append((node["node"], node["state"], node["gpu_kind"], *figures, "; ".join(node["reasons"])))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(NODE_COLUMNS))]
-    for row in rows:
-        cells = [
-            one_line(cell).rjust(width) if header in NUMBERS else one_line(cell).ljust(width)
-            for header, cell, width in zip(NODE_COLUMNS, row, widths, strict=True)
-        ]
-        typer.echo("  ".join(cells).rstrip())
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+    rows = [
+        (node["node"], node["state"], node["gpu_kind"], str(node["gpus"]), str(node["gpus_free"]), "; ".join(node["reasons"]))
+        for node in found
+    ]
+    print_columns(NODE_COLUMNS, rows, numbers=NUMBERS)

@@ -42,7 +42,8 @@ def why(
         for option, given in (("at", at), ("policy", policy)):
             if given is not None:
                 raise UserError("is about a recorded run, and needs --journal FILE; without both, now is meant", key=option)
-        told = live.why(live.connect(os.environ), job)
+        with live.connect(os.environ) as client:
+            told = live.why(client, job)
     elif at is None:
         raise UserError("a recorded run has many times: say which with --at SECONDS", key="at")
     else:

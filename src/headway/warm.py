@@ -96,17 +96,17 @@ def waiting_state() -> State:
 
 
 def warm_policies(names: Sequence[str]) -> None:
-    """These policies; none: all, and what runs under quotas."""
+    """These policies, or all; and what runs under quotas."""
     from headway.policies.registry import REGISTRY, make_policy
 
     state = waiting_state()
     for name in names or REGISTRY:
         make_policy(name).decide(ClusterView(state, 0, 0), None)
-    if names:
-        return
-    make_policy("sjf:unfit=skip").decide(ClusterView(state, 0, 0), None)
+    if not names:
+        make_policy("sjf:unfit=skip").decide(ClusterView(state, 0, 0), None)
     state.Q[c.Q_QUOTA] = 0
-    make_policy("srtf").decide(ClusterView(state, 0, 0), None)
+    for name in names or ("srtf",):
+        make_policy(name).decide(ClusterView(state, 0, 0), None)
 
 
 def main(argv: list[str]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headway import cli_live
+from headway import cli_output
 from headway.cli import run_command
 
 from .conftest import Cluster, until
@@ -195,11 +195,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(arguments: list[str], text
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.9, "0:00"), (61, "1:01"), (3600, "1:00:00"), (90_061, "1-01:01:01")])
 def test_times_are_written_as_squeue_does(seconds: float, text: str) -> None:
-    assert cli_live._time(seconds) == text
+    assert cli_output.duration(seconds) == text
 
 
 def test_columns_are_as_wide_as_they_look(capsys: pytest.CaptureFixture[str]) -> None:
-    cli_live._print_columns(("NAME", "GPUS", "WHY"), [("训练", "1", "a b"), ("x" * 99, "10", "\x1b[31m")])
+    cli_output.print_columns(("NAME", "GPUS", "WHY"), [("训练", "1", "a b"), ("x" * 99, "10", "\x1b[31m")], numbers=("GPUS",))
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "训练" + " " * 28 + "     1  a b"
     assert lines[2] == "x" * 31 + "…" + "    10  \\x1b[31m"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from headway.api.schemas import JobOut, job_fields
-from headway.cli_live import _line, _row
+from headway.cli_output import columns, job_line
 from headway.core.columns import EventKind, Phase
 from headway.core.events import EventBuffer
 from headway.core.model import JobSpec, validate
@@ -111,7 +111,8 @@ def test_a_name_in_any_script_is_listed_as_it_is(name: str) -> None:
         for _ in range(2):
             fields = job_fields(cluster.controller, cluster.controller.find(name))
             assert JobOut.model_validate_json(JobOut(**fields).model_dump_json()).name == name
-            assert (fields["queue"], fields["user"], _row(fields)[1]) == (name, name, name) and name in _line(fields)
+            assert (fields["queue"], fields["user"], fields["name"]) == (name, name, name) and name in job_line(fields)
+            assert name in columns(("NAME", "X"), [(fields["name"], "")])[1]
             assert await cluster.end(job) == ["COMPLETED"]
         await cluster.down()
         await cluster.up()

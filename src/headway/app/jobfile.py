@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import yaml
 
+from headway.app.sbatch import is_script, parse_script
 from headway.core import units
 from headway.core.errors import UserError
 from headway.core.model import (
@@ -237,11 +239,11 @@ def parse_job(text: str, *, file: str = "job", name: str = "job") -> JobSpec:
     root = compose(text, file, "a job")
     reader = _Reader(file)
     spec = JobSpec(**{"name": name} | reader.job(root))
-    _refuse_problems(spec, file, reader.lines)
+    refuse_problems(spec, file, reader.lines)
     return spec
 
 
-def _refuse_problems(spec: JobSpec, file: str, lines: Mapping[str, int]) -> None:
+def refuse_problems(spec: JobSpec, file: str, lines: Mapping[str, int]) -> None:
     """Raise UserError for the first problem, in the order of the file."""
 
     def line(key: str) -> int:
@@ -260,6 +262,25 @@ def load_job(path: str | os.PathLike[str]) -> JobSpec:
 
     UserError as `parse_job`, and for a file that is missing, unreadable, a directory, empty or not UTF-8.
     """
+    return parse_job(_text(path), file=os.fspath(path), name=Path(path).stem)
+
+
+def load_jobs(path: str | os.PathLike[str], environment: Mapping[str, str]) -> tuple[list[JobSpec], list[str]]:
+    """Return the checked specs of a job file, or of a script with #SBATCH lines (several where it is an array), and what to tell
+    of them. `environment`: where a script's `--export` finds variables. UserError as `load_job`, with the line of the option.
+    """
+    text, file = _text(path), os.fspath(path)
+    if not is_script(text):
+        return [parse_job(text, file=file, name=Path(path).stem)], []
+    now = datetime.now().astimezone()
+    specs, lines, notes = parse_script(text, file=file, name=Path(path).stem, environment=environment, now=now)
+    for spec in specs:
+        refuse_problems(spec, file, {"": 1, **lines})
+    return specs, notes
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    """Return the text of a job file or a script."""
     file = os.fspath(path)
     try:
         with open(path, "rb") as stream:
@@ -272,11 +293,10 @@ def load_job(path: str | os.PathLike[str]) -> JobSpec:
     if len(content) > FILE_BYTES_MAX:
         raise UserError(f"expected a job file of at most {FILE_BYTES_MAX} bytes", file=file)
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError("expected UTF-8 text", file=file, line=line) from None
-    return parse_job(text, file=file, name=Path(path).stem)
 
 
 def job_from_command(
@@ -328,5 +348,5 @@ def job_from_command(
         deadline_s=None if deadline is None else read("deadline", _parse_seconds, deadline),
         time_limit_s=None if time_limit is None else read("time_limit", _parse_seconds, time_limit),
     )
-    _refuse_problems(spec, "", {})
+    refuse_problems(spec, "", {})
     return spec

@@ -1,4 +1,4 @@
-"""What people do with a running controller, over its API: hand jobs in, look, read logs, cancel. Functions of a `Client`."""
+"""What people do with a running controller, over its API: hand jobs in, look, steer, cancel. Functions of a `Client`."""
 
 from __future__ import annotations
 
@@ -7,208 +7,315 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import httpx
-
+from headway.app.client import Client, Json, NoControllerError, connect
 from headway.core.errors import UserError, shown
 from headway.core.model import JobSpec, to_json
-from headway.runtime.home import find_home
 
-Json = dict[str, Any]
-CONNECT_S = 5.0
-ANSWER_S = 60.0
+__all__ = ["Client", "Json", "NoControllerError", "connect"]
+
 WAIT_S = 20.0
 """How long one request for a job's end waits before it is asked again, in seconds."""
 AGAIN_S = 0.2
 GONE_S = 30.0
 """How long a controller that is waited for may be away (while it is restarted), in seconds."""
-START_ONE = "start one with: headway up"
+PAGE = 10_000
+BATCH, BATCH_BYTES = 1_000, 500_000
+"""At most so many jobs in one request, and so many bytes of them: a controller takes 1 MB unless its settings say otherwise."""
 FINAL = frozenset({"completed", "failed", "cancelled", "rejected"})
+RUNNING = ("starting", "running", "stopping")
 
 
-class NoControllerError(UserError):
-    """Nobody answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """Where the controller is, and the token that it wants."""
-
-    url: str
-    token: str
-
-    @contextmanager
-    def _http(self, timeout_s: float | None = ANSWER_S) -> Iterator[httpx.Client]:
-        """A connection; what goes wrong with it is a `UserError` of one line."""
-        # A proxy for the outside world must not be asked for a controller on this machine.
-        local = (urlsplit(self.url).hostname or "") in ("127.0.0.1", "localhost", "::1")
-        headers = {"Authorization": f"Bearer {self.token}"}
-        try:
-            timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
-            with httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=not local) as http:
-                yield http
-        except httpx.ConnectError:
-            raise NoControllerError(f"no controller answers at {self.url}; {START_ONE}") from None
-        except httpx.TimeoutException:
-            raise UserError(f"the controller at {self.url} does not answer in time") from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise NoControllerError(f"the controller at {self.url} has gone while it answered: {error}") from None
-
-    def ask(self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None) -> Json:
-        """One request; its JSON. `UserError` with the controller's sentence if it refuses."""
-        with self._http() as http:
-            answer = http.request(method, path, params=dict(params or {}), json=body)
-            _refuse(answer)
-            return _object(answer)
-
-    def stream(self, path: str, params: Mapping[str, Any]) -> Iterator[bytes]:
-        """The bytes of an answer, as they come; for as long as they come."""
-        with self._http(None) as http, http.stream("GET", path, params=dict(params)) as answer:
-            if answer.is_error:
-                answer.read()
-            _refuse(answer)
-            yield from answer.iter_raw()
-
-
-def connect(environment: Mapping[str, str]) -> Client:
-    """The controller that `HEADWAY_URL` and `HEADWAY_TOKEN` name, or the one of `HEADWAY_HOME`.
-
-    Raises:
-        NoControllerError: no controller has said where it listens.
-    """
-    home = find_home(environment)
-    url = environment.get("HEADWAY_URL") or str(home.address().get("url", ""))
-    if not url:
-        raise NoControllerError(f"no controller runs on the home {home.root}; {START_ONE}")
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise UserError(f"expected a URL such as http://127.0.0.1:8080, got {shown(url)}", key="HEADWAY_URL")
-    token = environment.get("HEADWAY_TOKEN") or home.read_token()
-    if not token.isascii() or not token.isprintable():
-        raise UserError("expected a token of plain letters and digits", key="HEADWAY_TOKEN")
-    return Client(url.rstrip("/"), token)
-
-
-def prepared(spec: JobSpec) -> JobSpec:
-    """A job as it is handed in from here: its owner is this user, its workdir no longer depends on where one stands."""
+# -- handing in ------------------------------------------------------------------------------------------------------
+def prepared(spec: JobSpec, user: str) -> JobSpec:
+    """A job as this user hands it in from here: its workdir no longer depends on where one stands."""
     workdir = os.path.abspath(Path(spec.workdir).expanduser())
-    return replace(spec, user=spec.user or _user(), workdir=workdir)
+    return replace(spec, user=spec.user or user, workdir=workdir)
 
 
-def _user() -> str:
+def submitter(client: Client, environment: Mapping[str, str]) -> str:
+    """Under whose name jobs are handed in from here: whoever is logged in, as far as the token may say so; otherwise its user."""
+    if environment.get("HEADWAY_TOKEN") and (mine := me(client))["role"] != "admin":
+        return str(mine["user"])
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
 
 
-def submit(client: Client, spec: JobSpec, *, job_id: str = "") -> Json:
-    """Hand a job in; what the controller says of it."""
-    return client.ask("POST", "/v1/jobs", params={"id": job_id} if job_id else None, body=to_json(spec, compact=True))
+def submit(client: Client, spec: JobSpec, *, job_id: str = "", dry_run: bool = False) -> Json:
+    """Hand a job in; what the controller says of it. `dry_run`: only what it would say."""
+    params = {key: value for key, value in (("id", job_id), ("dry_run", dry_run)) if value}
+    return client.ask("POST", "/v1/jobs", params=params, body=to_json(spec, compact=True), keys=("state", "message"))
 
 
-def queue(client: Client, *, states: Sequence[str] = (), name: str = "", user: str = "", limit: int = 1000) -> Json:
-    """Jobs in these states (`live` and `ended` stand for several), of a queue, of a user; the newest `limit`."""
-    params = {"state": ",".join(states), "queue": name, "user": user, "limit": limit}
-    return client.ask("GET", "/v1/jobs", params={key: value for key, value in params.items() if value})
+def submit_many(client: Client, jobs: Sequence[tuple[JobSpec, str]]) -> list[Json]:
+    """Hand jobs in, each with an id or none; what the controller says of each: an answer, or `error` and `status`."""
+    results: list[Json] = []
+    batch: list[Json] = []
+    size_bytes = 0
+
+    def send() -> None:
+        results.extend(client.ask("POST", "/v1/jobs/batch", body={"jobs": batch}, keys=("results",))["results"])
+        batch.clear()
+
+    for spec, job_id in jobs:
+        entry = {"id": job_id, "spec": to_json(spec, compact=True)}
+        bytes_of_it = len(json.dumps(entry))
+        if batch and (len(batch) == BATCH or size_bytes + bytes_of_it > BATCH_BYTES):
+            send()
+            size_bytes = 0
+        batch.append(entry)
+        size_bytes += bytes_of_it
+    if batch:
+        send()
+    return results
+
+
+# -- looking ---------------------------------------------------------------------------------------------------------
+def queue(
+    client: Client, *, states: Sequence[str] = (), name: str = "", user: str = "", group: str = "", limit: int = 1000
+) -> Json:
+    """Jobs in these states (`live` and `ended` stand for several), of a queue, of a user, of a group; the newest `limit`, and
+    how many `more` there are.
+    """
+    wanted = {"state": ",".join(states), "queue": name, "user": user, "group": group}
+    params: dict[str, Any] = {key: value for key, value in wanted.items() if value}
+    return client.ask("GET", "/v1/jobs", params=params | {"limit": limit}, keys=("jobs", "more"))
+
+
+def queue_with_running(
+    client: Client, *, states: Sequence[str] = (), name: str = "", user: str = "", group: str = "", limit: int = 1000
+) -> Json:
+    """As `queue`; where older jobs are left out, those of them that run are not."""
+    found = queue(client, states=states, name=name, user=user, group=group, limit=limit)
+    if found["more"] and (not states or "live" in states):
+        running = queue(client, states=RUNNING, name=name, user=user, group=group, limit=PAGE)["jobs"]
+        shown_already = {job["job"] for job in found["jobs"]}
+        older = [job for job in running if job["job"] not in shown_already]
+        found = {**found, "jobs": older + found["jobs"], "more": max(found["more"] - len(older), 0)}
+    return found
 
 
 def show(client: Client, job_id: str) -> Json:
     """One job."""
-    return client.ask("GET", _path(job_id))
+    return client.ask("GET", job_path(job_id), keys=("job", "state"))
 
 
 def why(client: Client, job_id: str) -> Json:
     """Why a job is, or is not, running, and when it will."""
-    return client.ask("GET", f"{_path(job_id)}/why")
-
-
-def cancel(client: Client, job_id: str) -> Json:
-    """Ask a job to end for good."""
-    return client.ask("POST", f"{_path(job_id)}/cancel")
+    return client.ask("GET", f"{job_path(job_id)}/why")
 
 
 def nodes(client: Client) -> Json:
     """All nodes."""
-    return client.ask("GET", "/v1/nodes")
+    return client.ask("GET", "/v1/nodes", keys=("nodes",))
 
 
-def drain(client: Client, node: str, reason: str = "") -> Json:
-    """Give a node no more jobs; the node."""
-    return client.ask("POST", f"{_node_path(node)}/drain", params={"reason": reason} if reason else None)
+def queues(client: Client) -> Json:
+    """All queues, with their quotas and what they use."""
+    return client.ask("GET", "/v1/queues", keys=("queues",))
 
 
-def undrain(client: Client, node: str) -> Json:
-    """Give a drained node jobs again; the node."""
-    return client.ask("POST", f"{_node_path(node)}/undrain")
+def users(client: Client) -> Json:
+    """Users who have jobs, or limits of their own."""
+    return client.ask("GET", "/v1/users", keys=("users",))
 
 
-def reload(client: Client) -> Json:
-    """Have the controller read its settings again; what has changed."""
-    return client.ask("POST", "/v1/reload")
+def me(client: Client) -> Json:
+    """Whose token this is."""
+    return client.ask("GET", "/v1/me", keys=("user", "role"))
 
 
-def logs(
-    client: Client, job_id: str, *, rank: int = 0, attempt: int = 0, offset: int = 0, follow: bool = False
-) -> Iterator[bytes]:
-    """The output of one task of a job."""
-    params = {"rank": rank, "attempt": attempt, "offset": offset, "follow": follow}
-    return client.stream(f"{_path(job_id)}/logs", params)
+def status(client: Client) -> Json:
+    """The controller in figures."""
+    return client.ask("GET", "/v1/status", keys=("jobs", "events"))
+
+
+def events(client: Client, *, since: int | None = None, follow: bool, kinds: str = "") -> Iterator[Json]:
+    """What the journal says after event `since` (0: from its beginning; None: what is new), and with `follow` goes on to say."""
+    given = {"since": since, "kinds": kinds}
+    params: dict[str, Any] = {key: value for key, value in given.items() if value not in (None, "")}
+    for _, event in client.events("/v1/events", params | {"follow": follow}):
+        yield event
+
+
+# -- steering --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Jobs: by their ids (`*`, `?` and `[…]` stand for letters), or all that are live, of a user, of a queue, in a state."""
+
+    jobs: tuple[str, ...] = ()
+    all: bool = False
+    user: str = ""
+    queue: str = ""
+    state: str = ""
+
+    @property
+    def by_rule(self) -> bool:
+        """Whether something else than ids says which jobs are meant."""
+        return self.all or bool(self.user or self.queue or self.state)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Those of the ids that stand for several."""
+        return tuple(job for job in self.jobs if any(letter in job for letter in "*?["))
+
+
+def expanded(client: Client, selection: Selection) -> list[str]:
+    """The ids that a selection names, each once, in the order given.
+
+    Raises:
+        UserError: a pattern that no live job's id has.
+    """
+    if not selection.patterns:
+        return list(dict.fromkeys(selection.jobs))
+    live = [job["job"] for job in queue(client, states=["live"], limit=PAGE)["jobs"]]
+    ids: dict[str, None] = {}
+    for word in selection.jobs:
+        matching = [word] if word not in selection.patterns or word in live else [job for job in live if fnmatchcase(job, word)]
+        if not matching:
+            raise UserError(f"no job that waits or runs has an id like {shown(word)}")
+        ids |= dict.fromkeys(matching)
+    return list(ids)
+
+
+def count(client: Client, selection: Selection) -> int:
+    """How many live jobs a selection by rule means."""
+    states = [word.strip() for word in selection.state.split(",")] if selection.state else ["live"]
+    found = queue(client, states=states, name=selection.queue, user=selection.user, limit=1)
+    return len(found["jobs"]) + int(found["more"])
+
+
+def act_by_rule(client: Client, verb: str, selection: Selection) -> Json:
+    """As `act`, for all live jobs that a selection by rule means."""
+    body = {"all": True, "user": selection.user, "queue": selection.queue, "state": selection.state}
+    return client.ask("POST", f"/v1/jobs/{verb}", body=body, keys=("jobs", "errors"))
+
+
+def act(client: Client, verb: str, jobs: Sequence[str]) -> Json:
+    """Cancel, hold, release or requeue jobs; those that it was done to (`jobs`), and why not to others (`errors`)."""
+    done: Json = {"jobs": [], "errors": []}
+    for i in range(0, len(jobs), BATCH):
+        answer = client.ask("POST", f"/v1/jobs/{verb}", body={"jobs": list(jobs[i : i + BATCH])}, keys=("jobs", "errors"))
+        done["jobs"] += answer["jobs"]
+        done["errors"] += answer["errors"]
+    return done
+
+
+def cancel(client: Client, job_id: str) -> Json:
+    """Ask a job to end for good."""
+    return client.ask("POST", f"{job_path(job_id)}/cancel", keys=("job", "state"))
+
+
+def update(client: Client, job_id: str, changes: Mapping[str, Any]) -> Json:
+    """Change what a live job asks for; None: no longer."""
+    return client.ask("PATCH", job_path(job_id), body=dict(changes), keys=("job", "state"))
 
 
 def wait(client: Client, job_id: str, find: Callable[[], Client]) -> Json:
     """Wait for a job's end; the job then. One controller may follow another meanwhile: `find` finds the new one."""
-    away_since: float | None = None
+    patience = Patience(client, find)
     while True:
         try:
-            found = client.ask("GET", _path(job_id), params={"wait": WAIT_S})
-            away_since = None
-        except NoControllerError:
-            away_since = time.monotonic() if away_since is None else away_since
-            if time.monotonic() - away_since > GONE_S:
-                raise
-            time.sleep(AGAIN_S)
-            with suppress(NoControllerError):
-                client = find()
+            found = client.ask("GET", job_path(job_id), params={"wait": WAIT_S}, keys=("job", "state"))
+        except NoControllerError as error:
+            patience.again(error)
             continue
+        patience.found()
         if found["state"] in FINAL:
             return found
 
 
-def _path(job_id: str) -> str:
-    if not job_id or job_id in (".", ".."):
-        raise UserError(f"there is no job {shown(job_id)}")
-    return f"/v1/jobs/{quote(job_id, safe='')}"
+class Patience:
+    """Bears with a controller that is restarted: `again` waits a little and finds the new one, until that takes too long."""
+
+    def __init__(self, client: Client, find: Callable[[], Client]) -> None:
+        self._client, self._find = client, find
+        self._away_since: float | None = None
+
+    def found(self) -> None:
+        """It has answered."""
+        self._away_since = None
+
+    def again(self, error: NoControllerError) -> None:
+        """Nobody answers: `error` is raised when that has gone on for too long."""
+        now = time.monotonic()
+        self._away_since = now if self._away_since is None else self._away_since
+        if now - self._away_since > GONE_S:
+            raise error
+        time.sleep(AGAIN_S)
+        with suppress(NoControllerError):
+            self._client.move(self._find())
+
+
+# -- operators and admins --------------------------------------------------------------------------------------------
+def drain(client: Client, node: str, reason: str = "") -> Json:
+    """Give a node no more jobs; the node."""
+    return client.ask("POST", f"{_node_path(node)}/drain", params={"reason": reason} if reason else None, keys=("node",))
+
+
+def undrain(client: Client, node: str) -> Json:
+    """Give a drained node jobs again; the node."""
+    return client.ask("POST", f"{_node_path(node)}/undrain", keys=("node",))
+
+
+def reload(client: Client) -> Json:
+    """Have the controller read its settings again; what has changed."""
+    return client.ask("POST", "/v1/reload", keys=("changed", "restart"))
+
+
+def stop(client: Client) -> Json:
+    """Have the controller stop; what runs goes on running."""
+    return client.ask("POST", "/v1/stop")
+
+
+def wait_gone(client: Client) -> None:
+    """Wait until the controller has stopped to answer."""
+    deadline = time.monotonic() + GONE_S
+    with suppress(NoControllerError):
+        while time.monotonic() < deadline:
+            client.ask("GET", "/healthz")
+            time.sleep(AGAIN_S)
+        raise UserError(f"the controller at {client.url} still answers")
+
+
+def tokens(client: Client) -> Json:
+    """All tokens, without their secrets."""
+    return client.ask("GET", "/v1/tokens", keys=("tokens",))
+
+
+def create_token(client: Client, name: str, *, user: str, role: str, expires: str = "") -> Json:
+    """Make a token; its secret is told this once."""
+    body = {"name": name, "user": user, "role": role} | ({"expires": expires} if expires else {})
+    return client.ask("POST", "/v1/tokens", body=body, keys=("name", "token"))
+
+
+def revoke_token(client: Client, name: str) -> Json:
+    """Have a token be worth nothing from now on."""
+    return client.ask("DELETE", f"/v1/tokens/{_segment(name, 'token')}")
+
+
+# -- paths -----------------------------------------------------------------------------------------------------------
+def job_path(job_id: str) -> str:
+    """Where a job is found."""
+    return f"/v1/jobs/{_segment(job_id, 'job')}"
 
 
 def _node_path(node: str) -> str:
-    if not node or node in (".", ".."):
-        raise UserError(f"there is no node {shown(node)}")
-    return f"/v1/nodes/{quote(node, safe='')}"
+    return f"/v1/nodes/{_segment(node, 'node')}"
 
 
-def _refuse(answer: httpx.Response) -> None:
-    """Raise what the controller's problem report says."""
-    if not answer.is_error:
-        return
-    if answer.status_code == 401:
-        raise UserError("the controller refuses the token: set HEADWAY_TOKEN, or HEADWAY_HOME to the controller's home")
+def _segment(name: str, what: str) -> str:
+    if not name or name in (".", ".."):
+        raise UserError(f"there is no {what} {shown(name)}")
     try:
-        detail = str(_object(answer)["detail"])
-    except (UserError, KeyError):
-        detail = f"the controller answers {answer.status_code} {answer.reason_phrase}"
-    raise UserError(detail)
-
-
-def _object(answer: httpx.Response) -> Json:
-    try:
-        found = answer.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"what answers at {answer.url.scheme}://{answer.url.netloc.decode()} is no Headway controller")
-    return found
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        raise UserError(f"there is no {what} {shown(name)}") from None

@@ -17,12 +17,14 @@ from headway.core.arrays import Ints
 from headway.core.columns import Phase, Reason
 from headway.core.errors import UserError, one_line, shown
 from headway.core.events import EventBatch
+from headway.core.plan import Capabilities
 from headway.core.units import US_PER_S
 from headway.metrics.bound import jct_bound
 from headway.metrics.fold import M_FINISHING, M_PHASE, M_RUN
 from headway.metrics.summary import nearest_rank
 from headway.policies.registry import Chosen, choose, entry, names
 from headway.sim.run import Outcome, StuckError, simulate
+from headway.sim.world import World
 from headway.workloads.cluster import Cluster, parse_cluster
 from headway.workloads.kinds import for_cluster, without_kind
 from headway.workloads.registry import load_reader, load_workload
@@ -129,8 +131,13 @@ def outcomes(
     progress: Callable[[str], Progress | None] | None = None,
     sinks: Callable[[Chosen], tuple[Callable[[EventBatch], None], ...]] | None = None,
     warm_up: bool = True,
+    world: Callable[[Workload], World] | None = None,
+    capabilities: Capabilities | None = None,
+    wake_grid_s: float = 0.0,
 ) -> Iterator[tuple[Chosen, Outcome]]:
-    """As `run`, with the whole outcome of each policy; `sinks` is asked, for each, who takes in its journal too."""
+    """As `run`, with the whole outcome of each policy; `sinks` is asked, for each, who takes in its journal too. `world` makes
+    the world of a run, where it is not the plain one; `capabilities` are those of the engine that it stands for.
+    """
     workload, cluster = prepared.workload, prepared.cluster
     for chosen in prepared.policies:
         jobs = workload.with_estimates(workload.work_us) if chosen.oracle else workload
@@ -149,6 +156,9 @@ def outcomes(
                     journal=journal,
                     progress=tell,
                     sinks=sinks(chosen) if sinks is not None else (),
+                    world=world(jobs) if world is not None else None,
+                    capabilities=capabilities,
+                    wake_grid_s=wake_grid_s,
                     about=about(chosen, workload, cluster, request.seed, prepared.round_s) if journal else None,
                 )
             except StuckError as error:

@@ -125,7 +125,7 @@ def saving(
         if not os.path.lexists(partial):
             raise FileNotFoundError(f"the block has written nothing at {partial}")
         if not durable:
-            _fsync_all(partial)
+            fsync_all(partial)
             _replace(partial, final)
             _fsync(base)
             size = _size_bytes(final)
@@ -291,7 +291,7 @@ def _fsync(place: str) -> None:
         os.close(descriptor)
 
 
-def _fsync_all(place: str) -> None:
+def fsync_all(place: str) -> None:
     """Have a file, or all of a directory, on the disk."""
     for folder, _, names in os.walk(place):
         for name in names:

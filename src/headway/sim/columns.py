@@ -8,11 +8,12 @@ from headway.workloads.truth import TRUTH_COLUMNS
 (
     W_STATUS, W_ATTEMPT, W_VERSION, W_SINCE, W_SAVED, W_TASK0, W_TASKS, W_ROOM, W_WORK, W_SAVE, W_RESTORE, W_EVERY, W_UNITS,
     W_STEP, W_STOP_REASON, W_RUNS, W_GPUS, W_SERVERS, W_CUT, W_WIDTH, W_SYNC, W_REPLICAS, W_PARTITIONS, W_EDGE_BYTES,
-    W_SYNC_BYTES, W_DUE, W_DUE_PPM, W_NOISE_STEPS,
-) = range(28)  # fmt: skip
+    W_SYNC_BYTES, W_DUE, W_DUE_PPM, W_NOISE_STEPS, W_START, W_WARM, W_LOSES,
+) = range(31)  # fmt: skip
 """GPUS, SERVERS and REPLICAS are those of the present attempt; STEP: units from one observation to the next; DUE: the
-deadline (NEVER: none, or not judged), DUE_PPM: the accuracy then (-1: not there yet)."""
-W_TRUTH = 28
+deadline (NEVER: none, or not judged), DUE_PPM: the accuracy then (-1: not there yet); START: from a start request until the gang
+is up; WARM: from then until an attempt makes progress; LOSES: 1 for a job that saves nothing when it is stopped."""
+W_TRUTH = 31
 """The columns of `workloads.truth` follow from here: W[W_TRUTH + Y_SPEED]."""
 WORLD_JOB_COLUMNS = W_TRUTH + TRUTH_COLUMNS
 # A job (float64): progress in µs of work at rate 1 up to SINCE, the rate since then; the constant factor of its shape and place;

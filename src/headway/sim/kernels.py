@@ -59,6 +59,7 @@ from headway.sim.columns import (
     W_DUE,
     W_DUE_PPM,
     W_GPUS,
+    W_LOSES,
     W_REPLICAS,
     W_RESTORE,
     W_ROOM,
@@ -67,6 +68,7 @@ from headway.sim.columns import (
     W_SAVED,
     W_SERVERS,
     W_SINCE,
+    W_START,
     W_STATUS,
     W_STEP,
     W_STOP_REASON,
@@ -75,6 +77,7 @@ from headway.sim.columns import (
     W_TRUTH,
     W_UNITS,
     W_VERSION,
+    W_WARM,
     W_WORK,
     X_ARRIVED,
     X_ERROR,
@@ -144,12 +147,12 @@ def come_up(
     VF: Floats,
     DF: Floats,
 ) -> None:
-    """All tasks of the gang are up: it restores (from its second attempt on; one whose workers change slice by slice from its
-    first) and then works."""
+    """All tasks of the gang are up: it warms up, restores (from its second attempt on; one whose workers change slice by slice
+    from its first) and then works."""
     W[W_STATUS, job] = RUNNING
     W[W_RUNS, job] += 1
     again = W[W_ATTEMPT, job] > 1 or W[W_TRUTH + Y_SPEED, job] == SCALED
-    W[W_SINCE, job] = t + (W[W_RESTORE, job] if again else 0)
+    W[W_SINCE, job] = t + W[W_WARM, job] + (W[W_RESTORE, job] if again else 0)
     WF[F_RATE, job] = rate_of(X, job, W, WF, P, V, VF, DF)
     WF[F_BEGAN, job] = WF[F_DONE, job]
     emit(X, E, t, K_STARTED, job, W[W_ATTEMPT, job], 0, 0, 0, 0)
@@ -347,8 +350,8 @@ def start_job(
         refresh(X, H, p, t, W, WF, P, V, D, VF, DF)
     W[W_STATUS, job] = STARTING
     W[W_VERSION, job] += 1
-    if X[X_LATENCY]:
-        delay = mix(X[X_SEED], job, attempt, 78) % (X[X_LATENCY] + 1)
+    if X[X_LATENCY] or W[W_START, job]:
+        delay = W[W_START, job] + (mix(X[X_SEED], job, attempt, 78) % (X[X_LATENCY] + 1) if X[X_LATENCY] else 0)
         push(H, X, t + delay, (RANK_STARTED << RANK_BITS) + job, W[W_VERSION, job], STARTS)
     else:
         come_up(X, H, E, out_pool, job, t, W, WF, P, V, D, VF, DF)
@@ -375,7 +378,7 @@ def stop_job(
         return
     accrue(job, t, W, WF)
     W[W_VERSION, job] += 1
-    if reason == R_NODE_LOST:
+    if reason == R_NODE_LOST or W[W_LOSES, job]:
         fall_back(job, t, W, WF)
     if status == STARTING or W[W_SAVE, job] == 0 or reason == R_NODE_LOST:
         W[W_SAVED, job] = int(WF[F_DONE, job])

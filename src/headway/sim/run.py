@@ -68,6 +68,9 @@ class Outcome:
 class Simulation:
     """One run, step by step: what `simulate` does in a loop, and what an environment or a what-if drives itself."""
 
+    wake_grid_us = 0
+    """With an interval of 0: a policy is woken at multiples of this alone, as by a live controller. 0: when it asked to be."""
+
     def __init__(
         self, workload: Workload, cluster: Cluster, brains: Brains, *, seed: int, interval_us: int, skip: bool,
         faults: Faults | None,
@@ -210,6 +213,8 @@ class Simulation:
         if self.interval_us and self.last_us >= 0:
             self.skipped += (now_us - self.last_us) // self.interval_us - 1
         self.last_us, self.wake_us, self.now_us = now_us, result.wake_at_us, now_us
+        if self.wake_grid_us:
+            self.wake_us = next_round_us(self.wake_grid_us, now_us, c.NEVER, result.wake_at_us)
         if result.violation:
             self.refused += 1
         self._carry_out(result.events, now_us)
@@ -239,14 +244,14 @@ def simulate(
     journal: Path | None = None, faults: Faults | None = None, progress: Callable[[float], None] | None = None,
     brains: Brains | None = None, keep_journal: bool = False, capabilities: Capabilities | None = None, strict: bool = True,
     watch: Callable[[Simulation], None] | None = None, world: World | None = None,
-    sinks: tuple[Callable[[EventBatch], None], ...] = (), about: Mapping[str, Any] | None = None,
+    sinks: tuple[Callable[[EventBatch], None], ...] = (), about: Mapping[str, Any] | None = None, wake_grid_s: float = 0.0,
 ) -> Outcome:  # fmt: skip
     """Run a workload on a cluster under a policy, to the end of its last job.
 
     `interval_s` is the round interval (0: a round at every event); with `skip=False` no round is left out. `progress` is told
     the finished fraction;
     `watch` is called after every round (for tests); `sinks` are handed the journal, chunk by chunk; `about` is what the file
-    `journal` says of the run in its header (JSON).
+    `journal` says of the run in its header (JSON); `wake_grid_s`: see `Simulation`.
 
     Raises:
         StuckError: jobs wait for ever under this policy.
@@ -268,6 +273,7 @@ def simulate(
             sinks=tuple(takers),
             capabilities=capabilities, strict=strict, world=world,
         )  # fmt: skip
+        run.wake_grid_us = round(wake_grid_s * US)
         total = max(len(workload), 1)
         while (due := run.next_us()) < c.NEVER:
             run.take_events(due)

@@ -97,6 +97,11 @@ class World:
         """Which jobs are refused at submission (1), instead of those that this world's own cluster could not hold."""
         self._rejected = flags
 
+    @property
+    def refused(self) -> Ints:
+        """Which jobs are refused at submission (1)."""
+        return self._rejected
+
     @staticmethod
     def _fill_truth(W: Table, workload: Workload) -> None:
         spec, truth = workload.spec, workload.truth
