@@ -34,9 +34,10 @@ def serve(path: str, queue: Any) -> None:
     """The server's process."""
     import asyncio
 
+    from tests.runtime.fake import World
+
     from headway.api.auth import Access
     from headway.api.server import ApiServer
-    from tests.runtime.fake import World
 
     async def run() -> None:
         world = World(Path(path), "fifo", nodes=1, gpus=4)
@@ -63,7 +64,8 @@ def timed(what: str, count: int, do: Any) -> float:
     began, used = time.perf_counter(), cpu_s(SERVER[0])
     do()
     took, used = time.perf_counter() - began, cpu_s(SERVER[0]) - used
-    print(f"{what:<40} {took:8.2f} s {count / took:9.0f} /s   server: {used:6.2f} s, {1000 * used / count:7.3f} ms each", flush=True)
+    each_ms = 1000 * used / count
+    print(f"{what:<40} {took:8.2f} s {count / took:9.0f} /s   server: {used:6.2f} s, {each_ms:7.3f} ms each", flush=True)
     return took
 
 
@@ -121,8 +123,11 @@ def measure(client: httpx.Client, url: str, jobs: int, clients: int) -> dict[str
     figures["page_s"] = timed("list of the newest 100", 100, lambda: client.get("/v1/jobs", params={"limit": 100}).content)
     figures["metrics_s"] = timed("/metrics", 1, lambda: client.get("/metrics").content)
     figures["status_s"] = timed("/v1/status", 1, lambda: client.get("/v1/status").content)
-    figures["hold_all_s"] = timed("hold all", jobs, lambda: client.post("/v1/jobs/hold", json={"all": True}).raise_for_status())
-    figures["cancel_all_s"] = timed("cancel all", jobs, lambda: client.post("/v1/jobs/cancel", json={"all": True}).raise_for_status())
+    for verb in ("hold", "cancel"):
+        path = f"/v1/jobs/{verb}"
+        figures[f"{verb}_all_s"] = timed(
+            f"{verb} all", jobs, lambda p=path: client.post(p, json={"all": True}).raise_for_status()
+        )
     return figures
 
 

@@ -179,7 +179,7 @@ class ProgressOut(BaseModel):
     findings: list[FindingOut]
 
 
-class ReportIn(BaseModel, extra="ignore"):
+class OneReport(BaseModel, extra="ignore"):
     """What a job tells of itself at one step. Numbers may be NaN or infinite: they count as not told."""
 
     step: float | None = None
@@ -195,7 +195,7 @@ class ReportsIn(BaseModel, extra="ignore"):
 
     attempt: int = Field(ge=1, le=1 << 53)
     rank: int = Field(default=0, ge=0, le=1 << 53)
-    reports: list[ReportIn] = Field(max_length=10_000)
+    reports: list[OneReport] = Field(max_length=10_000)
 
 
 class ReportsOut(BaseModel):

@@ -30,7 +30,7 @@ from headway.api.metrics import add_metrics
 from headway.api.mlflow import add_mlflow
 from headway.api.problems import Problem, add_problems, problem, problems
 from headway.api.reports import add_reports
-from headway.api.schemas import EventOut, Health, ReportIn
+from headway.api.schemas import EventOut, Health, OneReport
 from headway.api.tokens import add_tokens
 from headway.api.why import add_why
 from headway.app.operate import Reloader
@@ -97,7 +97,7 @@ def _describe(app: FastAPI) -> None:
     def openapi() -> dict[str, object]:
         described = describe()
         schemas = described.setdefault("components", {}).setdefault("schemas", {})
-        for model in (EventOut, Problem, ReportIn):
+        for model in (EventOut, Problem, OneReport):
             schemas.setdefault(model.__name__, model.model_json_schema(ref_template="#/components/schemas/{model}"))
         return described
 
