@@ -147,6 +147,22 @@ def recovery(rows: dict[str, float]) -> None:
     rows["recovery keep"] = r["keep_s"] / stick
 
 
+def submit(rows: dict[str, float]) -> None:
+    """What a controller does for the people who ask it, with 10,000 jobs in its queue."""
+    from bench.submit import figures
+
+    stick = yardstick_s()
+    told = figures()
+    print("\nHanding in and cancelling, 10,000 jobs queued; every write is on the disk")
+    for name in ("batches", "one by one", "one by one from 8"):
+        wall, cpu = told[f"{name}, jobs/s"], told[f"{name}, jobs/cpu s"]
+        print(f"{name:20}{wall:8,.0f} jobs/s, {cpu:8,.0f} in a processor second", flush=True)
+        rows[f"submit {name}"] = 1 / cpu / stick
+    for name in ("select", "hold all", "cancel all"):
+        print(f"{name:20}{told[f'{name}, s']:8.2f} s", flush=True)
+        rows[f"submit {name}"] = told[f"{name}, cpu s"] / stick
+
+
 def mlfs(rows: dict[str, float]) -> None:
     """One decision of MLF-H at several sizes."""
     from bench.mlfs import decide_ms
@@ -181,7 +197,7 @@ def imports(rows: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    known_parts = ["philly", "growth", "rounds", "fits", "mlfs", "recovery", "imports"]
+    known_parts = ["philly", "growth", "rounds", "fits", "mlfs", "recovery", "submit", "imports"]
     parser.add_argument("parts", nargs="*", choices=[*known_parts, []], help="default: all")
     parser.add_argument("--write", action="store_true", help="write the ratios to bench/reference.json")
     parser.add_argument("--repeats", type=int, default=3)
@@ -203,6 +219,8 @@ def main() -> int:
         mlfs(rows)
     if "recovery" in parts:
         recovery(rows)
+    if "submit" in parts:
+        submit(rows)
     if "imports" in parts:
         imports(rows)
     known: dict[str, float] = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}

@@ -412,7 +412,7 @@ def edited(path: Path, change: str) -> Path:
         (["last", "--at", "30", "--policy", "fifoo"], "unknown policy 'fifoo' (did you mean 'fifo'?)"),
         (["last", "--at", "30", "--policy", "las:quantum=-1"], "quantum"),
         (["last", "--at", "30", "--policy", "oracle-srtf"], "true durations are known to a run of oracle-srtf only"),
-        (["last"], "Missing option '--at'"),
+        (["last"], "a recorded run has many times: say which with --at"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: list[str], message: str, tmp_path: Path, capsys: Captured) -> None:

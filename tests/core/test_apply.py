@@ -15,6 +15,7 @@ from headway.core.columns import EventKind, NodePhase, Phase, Reason
 from headway.core.events import EventBuffer
 from headway.core.life import BACKOFF_US
 from headway.core.state import INVARIANTS, InvariantError
+from headway.testing.invariants import verify
 
 K = EventKind
 STALE, IMPOSSIBLE = "stale", "impossible"
@@ -192,6 +193,7 @@ def test_the_table_names_every_event_of_a_job() -> None:
         K.SUBMITTED,
         K.HOLD_SET,
         K.PRIORITY_SET,
+        K.UPDATED,
         K.RULE_SET,
         K.WHY,
         K.REFUSED,
@@ -796,9 +798,75 @@ def test_rule_why_hold_priority_round_and_refusals() -> None:
     assert desk.count("epoch") == 12
 
 
+def test_updates() -> None:
+    desk = desk_with("running")
+    before = tables(desk)
+    values = {c.J_DEADLINE: 7 * US, c.J_URGENCY: 9, c.J_ESTIMATE: 5 * US, c.J_TIME_LIMIT: 60 * US}
+    for column, value in values.items():
+        desk.emit(K.UPDATED, 0, a=column, b=value, c=33)
+        assert desk.state.J[column, 0] == value and desk.get(0, "generation") == desk.count("sequence")
+    assert desk.phase(0) == Phase.RUNNING and desk.count("stale") == 0
+    assert desk.get(0, "estimated_remaining") == 5 * US, "it had not been estimated"
+    desk.emit(K.ESTIMATED, 0, a=c.Estimator.REMAINING, b=1, c=3 * US)
+    desk.emit(K.UPDATED, 0, a=c.J_ESTIMATE, b=8 * US)
+    assert (desk.get(0, "estimate"), desk.get(0, "estimated_remaining")) == (8 * US, 3 * US)
+    changed = {c.SPEC_COLUMN_NAMES[x] for x in values} | {"estimated_remaining", "generation"}
+    names, old = c.JOB_COLUMN_NAMES, np.frombuffer(before[0], np.int64).reshape(c.JOB_COLUMNS, -1)
+    assert {names[x] for x in np.flatnonzero(old[:, 0] != desk.state.J[:, 0])} == changed
+
+
+def test_a_queue_changes_while_a_job_waits() -> None:
+    desk = desk_with("queued")
+    for queue in (1, 2):
+        desk.emit(K.QUEUE_SET, queue, payload=[-1, -1, 1, -1])
+    waiting = desk.state.Q[c.Q_WAITING].copy()
+    desk.emit(K.UPDATED, 0, a=c.J_QUEUE, b=2)
+    assert (desk.state.Q[c.Q_WAITING] - waiting).tolist() == [-1, 0, 1] and desk.get(0, "queue") == 2
+    verify(desk.state)
+
+
+@pytest.mark.parametrize("where", ["placed", "running", "stopping", "migrating"])
+def test_no_other_jobs_queue_changes(where: str) -> None:
+    desk = desk_with(where)
+    with pytest.raises(InvariantError, match="an impossible transition"):
+        desk.emit(K.UPDATED, 0, a=c.J_QUEUE, b=0)
+
+
+@pytest.mark.parametrize("queue", [-1, 1, 99])
+def test_a_queue_that_there_is_not_is_no_update(queue: int) -> None:
+    desk = desk_with("queued")
+    with pytest.raises(InvariantError, match="a queue that the cluster does not have"):
+        desk.emit(K.UPDATED, 0, a=c.J_QUEUE, b=queue)
+
+
+@pytest.mark.parametrize("column", [*sorted(set(range(c.JOB_COLUMNS)) - set(c.UPDATABLE)), -1, c.JOB_COLUMNS])
+def test_nothing_else_is_updated(column: int) -> None:
+    desk = desk_with("queued")
+    with pytest.raises(InvariantError, match="an impossible transition"):
+        desk.emit(K.UPDATED, 0, a=column, b=1)
+
+
+def test_an_update_of_a_job_that_has_ended_is_stale() -> None:
+    desk = desk_with("ended")
+    before, stale = tables(desk), desk.count("stale")
+    for kind in (K.UPDATED, K.HOLD_SET, K.PRIORITY_SET):
+        desk.emit(kind, 0, a=c.J_URGENCY, b=1)
+    assert tables(desk) == before and desk.count("stale") == stale + 3
+
+
+def test_a_requeued_job_spends_nothing() -> None:
+    desk = desk_with("running")
+    desk.stop(0, Reason.REQUEUED, t=3 * US)
+    assert desk.phase(0) == Phase.STOPPING and desk.get(0, "reason") == Reason.REQUEUED
+    desk.emit(K.STOPPED, 0, 1, a=Reason.REQUEUED, b=-1, t=4 * US)
+    assert desk.phase(0) == Phase.QUEUED
+    assert [desk.get(0, x) for x in ("retries", "preemptions", "migrations", "finishing", "placed", "not_before")] == [0] * 6
+
+
 def test_a_finished_or_rejected_job_keeps_the_reason_it_was_given() -> None:
     for kind, reason, phase in (
         (K.FINISHED, Reason.EARLY_STOP, Phase.COMPLETED),
+        (K.FINISHED, Reason.TIME_LIMIT, Phase.FAILED),
         (K.REJECTED, Reason.UNKNOWN_QUEUE, Phase.REJECTED),
     ):
         desk = desk_with("placed")

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from headway.core import columns as c
+
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "src" / "headway" / "core"
 
@@ -117,6 +119,15 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
         ("so is the cancel of one that stops", "J[c.J_FINISHING, row] = R_CANCELLED\n        J[c.J_GENERATION, row] = C[c.C_SEQUENCE] + 1",
          "J[c.J_FINISHING, row] = R_CANCELLED",
          "test_check: test_a_user_who_acts_while_the_policy_thinks_does_not_make_its_plan_wrong('cancelled while it migrates')"),
+        ("a queue changes while a job waits only", "if J[c.J_PHASE, row] != QUEUED or J[c.J_PLACED, row]:\n            return IMPOSSIBLE\n        if value", "if value",
+         "test_apply: test_no_other_jobs_queue_changes('placed')"),
+        ("a new queue is there", "if value < 0 or value >= C[c.C_QUEUES]:", "if False:", "test_apply: test_a_queue_that_there_is_not_is_no_update(-1)"),
+        ("the queue that it leaves is told", "Q[c.Q_WAITING, J[c.J_QUEUE, row]] -= 1", "pass", "test_apply: test_a_queue_changes_while_a_job_waits()"),
+        ("an estimate is kept", "if J[c.J_ESTIMATED_REMAINING, row] == J[c.J_ESTIMATE, row]:", "if True:", "test_apply: test_updates()"),
+        ("nothing else is updated", "elif column != c.J_DEADLINE and column != c.J_URGENCY and column != c.J_TIME_LIMIT:", "elif False:",
+         f"test_apply: test_nothing_else_is_updated({c.J_ID})"),
+        ("a job that waits fails by its time limit", "final = FAILED if e[c.E_A] == R_TIME_LIMIT else COMPLETED", "final = COMPLETED",
+         "test_apply: test_a_finished_or_rejected_job_keeps_the_reason_it_was_given()"),
         ("the fallback's mark ends no row of refusals", "if E[i, c.E_B] == 0:", "if True:", "test_round: test_the_fallback_stays_in_charge()"),
     ],
     "life": [

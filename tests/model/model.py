@@ -32,7 +32,7 @@ STARTS_MAX = (1, 2)
 """So often each controller may be started. One that stands still for ever is as good as dead, so only one that may be started
 anew need die."""
 STOPS_MAX = 1
-"""So often a job may be preempted."""
+"""So often a job may be stopped to wait again: for another (preempted), or because its owner asks for it (requeued)."""
 
 
 class Belief(NamedTuple):
@@ -226,7 +226,7 @@ class Search:
         yield "has looked", w._replace(brains=put(w.brains, who, brain._replace(at="ready")))
 
     def _schedule(self, w: World, who: int, brain: Brain) -> Iterator[tuple[str, World]]:
-        """A report that has come, a look, a start on the free place, or a preemption."""
+        """A report that has come, a look, a start on the free place, a preemption, or a requeue."""
         for job in JOBS:
             belief, seen = brain.jobs[job], w.engine[job]
             if seen.doing in ("completed", "stopped"):
@@ -255,7 +255,7 @@ class Search:
             if belief.phase == "queued" and not held and belief.attempt < ATTEMPTS_MAX:
                 attempt = belief.attempt + 1
                 yield from self._write(w, who, ("start", job, attempt), call=("launch", job, attempt), at="carry")
-            if belief.phase == "running" and belief.stops < STOPS_MAX and brain.jobs[1 - job].phase == "queued":
+            if belief.phase == "running" and belief.stops < STOPS_MAX:
                 yield from self._write(w, who, ("stop", job, belief.attempt), call=("stop", job, belief.attempt), at="carry")
         if any(belief.phase in ("running", "stopping") for belief in brain.jobs):
             looked = dict(self._look(w, who, brain))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import signal
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from headway import __version__
-from headway.api.server import ApiServer
+from headway.api.auth import Access
+from headway.api.server import LOOPBACK, ApiServer, may_listen
 from headway.app.operate import Given, Reloader
+from headway.app.why_live import keep_calibrated
 from headway.core.errors import UserError
 from headway.core.round import Brains
 from headway.engines.base import EngineError
@@ -28,7 +31,8 @@ from headway.runtime.lease import Beater, Candidate, FencedError, Holder, Times,
 from headway.runtime.machine import share_gpus
 from headway.runtime.rights import Identity
 from headway.runtime.rounds import Pace
-from headway.runtime.settings import ClusterSettings, Settings, choose_policy, parse_round_us
+from headway.runtime.settings import ClusterSettings, Settings, choose_policy, parse_host, parse_round_us
+from headway.runtime.tokens import TokenStore
 
 KEEP = FALLBACK = "fifo-backfill"
 """Who decides a round whose plan was refused, and after three refusals in a row."""
@@ -51,6 +55,7 @@ class UpRequest:
     nodes: str | None = None
     slots: int | None = None
     policy: str | None = None
+    host: str | None = None
     port: int | None = None
     round: str | None = None
     journal: str | None = None
@@ -102,6 +107,7 @@ class Prepared:
     devices: dict[str, tuple[str, ...]]
     """The UUIDs of each node's GPUs; of none, where slots stand for them."""
     chosen: Chosen
+    host: str
     port: int
     interval_us: int
     journal: Where
@@ -118,6 +124,7 @@ def prepare(request: UpRequest) -> Prepared:
         slots=request.slots or None,
         journal=request.journal or None,
         lease=request.lease,
+        host=request.host,
         port=request.port,
         round=request.round,
     )
@@ -129,11 +136,13 @@ def prepare(request: UpRequest) -> Prepared:
     port = cluster.port or 0
     if not 0 <= port <= 65_535:
         raise UserError(f"expected a port from 0 to 65535, got {port}", key="port")
+    host = parse_host(cluster.host or LOOPBACK)
+    may_listen(host, Access("", store=TokenStore(request.home.tokens_file)))
     interval_us = parse_round_us(cluster.round or ROUND)
     journal = parse_where(cluster.journal) if cluster.journal else request.home.journal
     times = parse_lease(cluster.lease or LEASE)
     return Prepared(
-        request.home, nodes, devices, chosen, port, interval_us, journal, request.standby, times, given,
+        request.home, nodes, devices, chosen, host, port, interval_us, journal, request.standby, times, given,
         settings,
     )  # fmt: skip
 
@@ -202,6 +211,14 @@ def _brains(chosen: Chosen) -> Brains:
     return Brains(chosen.policy, choose(KEEP).policy, choose(FALLBACK).policy)
 
 
+def owner_name() -> str:
+    """The user who starts the controller, whose the home's own token is; his number where he has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
 def _terminal_lives() -> bool:
     """Whether this process has a terminal that is still there."""
     try:
@@ -224,7 +241,7 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, controller.stop)
-    server = None
+    server = calibration = None
     keeper = Keeper(controller.journal, prepared.chosen.policy)
     reloads: set[asyncio.Task[None]] = set()
 
@@ -248,7 +265,8 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         keeper.start()
         has_terminal = _terminal_lives()
         loop.add_signal_handler(signal.SIGHUP, lambda: _hung_up(has_terminal, controller.stop, reload))
-        server = ApiServer(controller, home.token(), prepared.port, reloader)
+        access = Access(home.token(), owner_name(), TokenStore(home.tokens_file), controller.reporting.tokens)
+        server = ApiServer(controller, access, prepared.port, reloader, host=prepared.host)
         await server.start()
         controller.url = server.url
         ready = Ready(
@@ -265,12 +283,15 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         )
         home.publish(ready.to_json())
         on_ready(ready)
+        calibration = asyncio.create_task(keep_calibrated(controller), name="headway-calibrates")
         if prepared.standby:
             reload()  # the file may have changed while this one waited
         await controller.run()
         return len(controller.state.live_rows())
     finally:
         controller.stop()
+        if calibration is not None:
+            calibration.cancel()
         if server is not None:
             home.retract()
             await server.close()

@@ -1,331 +1,107 @@
-"""The REST interface under /v1, served in the controller's own event loop.
+"""The REST interface under /v1, served in the controller's own event loop: where its parts meet, and the server that listens.
 
-Every path but /healthz wants the home's bearer token. Errors are `application/problem+json` with one clear sentence.
+`docs/api.md` is the reference for people; `/v1/openapi.json` the one for programs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import logging
-import secrets
+import ipaddress
 import socket
-from collections.abc import AsyncIterator, Iterator
-from http import HTTPStatus
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterator
 
 import uvicorn
-from fastapi import Depends, FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi import Depends, FastAPI, Response
 from fastapi.security import HTTPBearer
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway import __version__
-from headway.api.schemas import (
-    Health,
-    JobDetail,
-    JobList,
-    JobOut,
-    NodeList,
-    NodeOut,
-    Problem,
-    Reload,
-    Submitted,
-    job_fields,
-    node_out,
-)
-from headway.app import operate
-from headway.app.operate import NoSuchNodeError, Reloader
-from headway.core.columns import Phase
-from headway.core.errors import UserError, did_you_mean, one_line, shown
-from headway.core.model import JobSpec, from_json, validate
-from headway.runtime.board import JobRecord
+from headway.api.answers import answer
+from headway.api.auth import Access, Guard
+from headway.api.batch import add_batch
+from headway.api.cluster import add_cluster
+from headway.api.context import Api
+from headway.api.events import add_events
+from headway.api.feed import Feed
+from headway.api.jobs import add_jobs
+from headway.api.logs import add_logs
+from headway.api.meters import Meters, Rates
+from headway.api.metrics import add_metrics
+from headway.api.mlflow import add_mlflow
+from headway.api.problems import Problem, add_problems, problem, problems
+from headway.api.reports import add_reports
+from headway.api.schemas import EventOut, Health, ReportIn
+from headway.api.tokens import add_tokens
+from headway.api.why import add_why
+from headway.app.operate import Reloader
+from headway.core.errors import UserError, shown
 from headway.runtime.controller import Controller
-from headway.runtime.intake import ConflictError, NoSuchJobError
 
-log = logging.getLogger(__name__)
-
-LIST_MAX = 10_000
-CHUNK_BYTES = 1 << 16
-LOOK_S = 0.1
-"""How often a log that is followed is looked at, in seconds."""
-WAIT_S_MAX = 30.0
 GRACE_S = 1
 """How long open connections may take when the controller stops, in seconds."""
-LIVE = frozenset(phase.name.lower() for phase in (Phase.QUEUED, Phase.STARTING, Phase.RUNNING, Phase.STOPPING))
-STATES = frozenset(phase.name.lower() for phase in Phase)
-OPEN_PATH = "/healthz"
+LOOPBACK = "127.0.0.1"
 
 
-def problem(status: int, detail: str) -> JSONResponse:
-    """An error as RFC 9457 wants it."""
-    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=one_line(detail)).model_dump()
-    return JSONResponse(body, status, media_type="application/problem+json")
-
-
-def body_bytes_max(controller: Controller) -> int:
-    """How many bytes a request's body may have."""
-    return controller.intake.settings.limits.body_bytes
-
-
-class Guard:
-    """Lets through only requests with the token, and bodies of at most so many bytes as the settings say."""
-
-    def __init__(self, app: ASGIApp, token: str, controller: Controller) -> None:
-        self.app, self.token, self.controller = app, token.encode(), controller
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == OPEN_PATH:
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not secrets.compare_digest(given.strip(), self.token):
-            answer = problem(401, "a bearer token is needed: the one in the file 'token' of the controller's home")
-            answer.headers["WWW-Authenticate"] = "Bearer"
-            await answer(scope, receive, send)
-            return
-        length = headers.get(b"content-length", b"0")
-        most = body_bytes_max(self.controller)
-        if length.isdigit() and int(length) > most:
-            await problem(413, f"expected a body of at most {most} bytes")(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
-
-
-def make_app(controller: Controller, token: str, reloader: Reloader | None = None) -> FastAPI:
+def make_app(controller: Controller, access: Access, reloader: Reloader | None = None, *, url: str = "") -> FastAPI:
     """The API of a controller that has been started. Without a `reloader`, its settings stay as they are."""
+    meters = Meters()
+    api = Api(controller, access, meters, Rates(meters), Feed(controller), reloader, url)
     app = FastAPI(
         title="Headway",
         version=__version__,
+        summary="A scheduler for training jobs",
         openapi_url="/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
-    app.add_middleware(Guard, token=token, controller=controller)
-    _add_errors(app, controller)
-    _add_jobs(app, controller)
-
-    _add_operation(app, controller, reloader)
-
-    @app.get(OPEN_PATH)
-    async def healthz() -> Health:
-        """That the controller lives. Needs no token."""
-        return Health(status="ok", version=__version__)
-
+    app.add_middleware(Guard, controller=controller, access=access, meters=meters)
+    add_problems(app, controller)
+    # The first path that fits answers: what has a fixed name comes before what has a job's.
+    add_batch(app, api)
+    add_jobs(app, api)
+    add_reports(app, api)
+    add_mlflow(app, api)
+    add_why(app, api)
+    add_logs(app, api)
+    add_events(app, api)
+    add_cluster(app, api)
+    add_tokens(app, api)
+    add_metrics(app, api)
+    _add_health(app, controller)
+    _describe(app)
     return app
 
 
-def _add_operation(app: FastAPI, controller: Controller, reloader: Reloader | None) -> None:
-    def found(name: str) -> NodeOut:
-        return next(node_out(controller, node) for node in controller.nodes() if node.name == name)
+def _add_health(app: FastAPI, controller: Controller) -> None:
+    @app.get("/healthz", response_model=Health, tags=["health"])
+    async def healthz() -> Response:
+        """That the controller lives. Needs no token."""
+        return answer({"status": "ok", "version": __version__})
 
-    @app.get("/v1/nodes")
-    async def nodes() -> NodeList:
-        """All nodes, how many of their GPUs are in use, and why one takes no jobs."""
-        return NodeList(nodes=[node_out(controller, node) for node in controller.nodes()])
-
-    @app.post("/v1/nodes/{node}/drain", responses=_PROBLEMS)
-    async def drain(node: str, reason: Annotated[str, Query(description="why, for people")] = "") -> NodeOut:
-        """Give a node no more jobs; what runs there runs on."""
-        await operate.drain(controller, node, reason)
-        return found(node)
-
-    @app.post("/v1/nodes/{node}/undrain", responses=_PROBLEMS)
-    async def undrain(node: str) -> NodeOut:
-        """Give a drained node jobs again; it also ends a quarantine."""
-        await operate.undrain(controller, node)
-        return found(node)
-
-    @app.post("/v1/reload", responses=_PROBLEMS)
-    async def reload() -> Reload:
-        """Read the settings again; a file with a mistake changes nothing."""
-        if reloader is None:
-            raise UserError("this controller has no settings to reload")
-        return Reload(**(await reloader.reload()).to_json())
+    @app.get("/readyz", response_model=Health, responses=problems(), tags=["health"])
+    async def readyz() -> Response:
+        """That the controller takes jobs in: it leads, its journal can be written, and it does not stop. Needs no token."""
+        if controller.stopping:
+            return problem(503, "the controller is stopping")
+        if controller.journal.lost:
+            return problem(503, "another controller has taken over")
+        return answer({"status": "ready", "version": __version__})
 
 
-def _add_errors(app: FastAPI, controller: Controller) -> None:
-    @app.exception_handler(UserError)
-    async def refused(request: Request, error: UserError) -> Response:
-        known = 404 if isinstance(error, (NoSuchJobError, NoSuchNodeError)) else 409 if isinstance(error, ConflictError) else 422
-        return problem(503 if controller.stopping else known, str(error))
+def _describe(app: FastAPI) -> None:
+    """Add to the description what no path returns as a whole: what the data of an event look like, and problems."""
+    describe = app.openapi
 
-    @app.exception_handler(HTTPException)
-    async def not_served(request: Request, error: HTTPException) -> Response:
-        what = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not possible here"}
-        return problem(error.status_code, what.get(error.status_code, str(error.detail)))
+    def openapi() -> dict[str, object]:
+        described = describe()
+        schemas = described.setdefault("components", {}).setdefault("schemas", {})
+        for model in (EventOut, Problem, ReportIn):
+            schemas.setdefault(model.__name__, model.model_json_schema(ref_template="#/components/schemas/{model}"))
+        return described
 
-    @app.exception_handler(RequestValidationError)
-    async def not_understood(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        return problem(422, f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}")
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        return problem(500, "an error inside the controller; its log says more")
-
-
-async def _read_json(request: Request, most: int) -> Any:
-    """The body as JSON; of at most `most` bytes, however it is sent."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise HTTPException(413, f"expected a body of at most {most} bytes")
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"expected a job in JSON: {error}") from None
-
-
-def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is not a number")
-
-
-def _checked(body: Any) -> JobSpec:
-    """The job in a body. It must be able to run wherever the controller stands, so its workdir is absolute."""
-    spec = from_json(body)
-    for fault in validate(spec):
-        raise UserError(f"expected {fault.expected}, got {fault.got}", key=fault.key)
-    if not Path(spec.workdir).is_absolute():
-        raise UserError(f"expected an absolute path, got {shown(spec.workdir)}", key="workdir")
-    return spec
-
-
-def _states(given: str) -> frozenset[str]:
-    """The states that a filter names: a list such as `queued,running`; `live` and `ended` stand for several."""
-    wanted: set[str] = set()
-    for word in given.lower().split(","):
-        if word == "live":
-            wanted |= LIVE
-        elif word == "ended":
-            wanted |= STATES - LIVE
-        elif word in STATES:
-            wanted.add(word)
-        else:
-            known = [*sorted(STATES), "live", "ended"]
-            raise UserError(
-                f"unknown state {shown(word)}{did_you_mean(word, known) or '; known: ' + ', '.join(known)}", key="state"
-            )
-    return frozenset(wanted)
-
-
-def _add_jobs(app: FastAPI, controller: Controller) -> None:
-    @app.post("/v1/jobs", status_code=201, openapi_extra=_JOB_BODY, responses=_PROBLEMS)
-    async def submit(
-        request: Request,
-        response: Response,
-        id: Annotated[str, Query(description="an id of one's own: the same job may be handed in again under it")] = "",
-    ) -> Submitted:
-        """Hand a job in. 201 when it is new, 200 when it had been handed in before; it is safe in the journal then."""
-        spec = _checked(await _read_json(request, body_bytes_max(controller)))
-        job, created = await controller.submit(spec, id)
-        response.status_code = 201 if created else 200
-        fields = job_fields(controller, job)
-        return Submitted(created=created, **{key: fields[key] for key in ("job", "number", "state", "reason", "message", "note")})
-
-    @app.get("/v1/jobs", responses=_PROBLEMS)
-    async def list_jobs(
-        state: Annotated[str, Query(description="states, parted by commas; also `live` and `ended`; default: all")] = "",
-        queue: Annotated[str, Query()] = "",
-        user: Annotated[str, Query()] = "",
-        limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 1000,
-    ) -> JobList:
-        """Jobs by number; of many, the newest."""
-        wanted = _states(state) if state else STATES
-        found = [
-            fields
-            for job in list(controller.board)
-            if (not queue or job.queue == queue) and (not user or job.user == user) and (job.ended or wanted & LIVE)
-            if (fields := job_fields(controller, job))["state"] in wanted
-        ]
-        kept = found[-limit:]
-        return JobList(jobs=[JobOut(**fields) for fields in kept], more=len(found) - len(kept))
-
-    @app.get("/v1/jobs/{job_id}", responses=_PROBLEMS)
-    async def show(
-        job_id: str,
-        wait: Annotated[float, Query(ge=0, le=WAIT_S_MAX, description="seconds to wait for its end before answering")] = 0.0,
-    ) -> JobDetail:
-        """One job, and what was handed in."""
-        job = controller.find(job_id)
-        if wait:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    while not job.ended and not controller.stopping:
-                        await controller.changed(wait)
-        return JobDetail(spec=json.loads(job.spec) if job.spec else {}, **job_fields(controller, job))
-
-    @app.post("/v1/jobs/{job_id}/cancel", responses=_PROBLEMS)
-    async def cancel(job_id: str) -> JobOut:
-        """Ask a job to end for good; nothing happens if it has ended."""
-        return JobOut(**job_fields(controller, await controller.cancel(job_id)))
-
-    @app.get("/v1/jobs/{job_id}/logs", responses=_PROBLEMS, response_class=StreamingResponse)
-    async def logs(
-        job_id: str,
-        rank: Annotated[int, Query(ge=0)] = 0,
-        attempt: Annotated[int, Query(ge=0, description="0: the newest")] = 0,
-        offset: Annotated[int, Query(ge=0, description="bytes to skip")] = 0,
-        follow: Annotated[bool, Query(description="go on until the job has ended, over all its attempts")] = False,
-    ) -> StreamingResponse:
-        """The output of one task, as it was written."""
-        job = controller.find(job_id)
-        if rank >= job.tasks:
-            raise UserError(f"the job has {job.tasks} tasks, ranks 0 to {job.tasks - 1}, got {rank}", key="rank")
-        if attempt > job.attempt:
-            raise UserError(f"the job has had {job.attempt} attempts, got {attempt}", key="attempt")
-        return StreamingResponse(_log(controller, job, rank, attempt, offset, follow), media_type="text/plain; charset=utf-8")
-
-
-async def _log(
-    controller: Controller, job: JobRecord, rank: int, attempt: int, offset: int, follow: bool
-) -> AsyncIterator[bytes]:
-    """The bytes of a log; with `follow` also those that are still to come, of this attempt and of later ones."""
-    at, only = attempt or job.attempt, attempt > 0
-    while True:
-        over = job.ended or job.attempt > at or controller.stopping
-        for chunk in _chunks(controller.log_path(job, at, rank), offset):
-            offset += len(chunk)
-            yield chunk
-            await asyncio.sleep(0)
-        if not follow or controller.stopping:
-            return
-        if not over:
-            await (asyncio.sleep(LOOK_S) if job.started_us is not None else controller.changed(LOOK_S))
-        elif job.attempt > at and not only:
-            at, offset = job.attempt, 0
-        else:
-            return
-
-
-def _chunks(path: Path, offset: int) -> Iterator[bytes]:
-    """What a file holds from `offset` on; nothing if there is no file."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
-    except OSError:
-        return
-
-
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "content": {"application/problem+json": {}}} for status in (400, 401, 404, 409, 413, 422)
-}
-_JOB_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": 'A job: the keys of the job file under `"schema": 1`, as `headway.core.model.to_json` writes them.',
-        "content": {"application/json": {"schema": {"type": "object", "required": ["schema", "name", "run", "workdir"]}}},
-    }
-}
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
 class _Server(uvicorn.Server):
@@ -336,24 +112,60 @@ class _Server(uvicorn.Server):
         yield
 
 
-class ApiServer:
-    """The API on a loopback port, in the running event loop."""
+def is_loopback(host: str) -> bool:
+    """Whether an address, or what a name stands for, can be reached from this machine alone."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_loopback for address in found)
 
-    def __init__(self, controller: Controller, token: str, port: int = 0, reloader: Reloader | None = None) -> None:
-        """`UserError` if the port is taken. Port 0: one that is free."""
+
+def may_listen(host: str, access: Access) -> None:
+    """Refuse to listen where others can reach it while nobody has been given a token of his own: then there is only the
+    owner's, and whoever is told that one may do everything.
+
+    Raises:
+        UserError: no token has been made.
+    """
+    if not is_loopback(host) and (access.store is None or not access.store.any_valid()):
+        raise UserError(
+            f"{shown(host)[1:-1]} can be reached from elsewhere, and nobody has a token of his own: make one first, with: "
+            "headway token create NAME",
+            key="host",
+        )
+
+
+class ApiServer:
+    """The API on a port, in the running event loop."""
+
+    def __init__(
+        self, controller: Controller, access: Access, port: int = 0, reloader: Reloader | None = None, *, host: str = LOOPBACK,
+    ) -> None:  # fmt: skip
+        """Port 0: one that is free.
+
+        Raises:
+            UserError: the port is taken, there is no such address, or it is no loopback address and there are no tokens.
+        """
+        may_listen(host, access)
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        except (OSError, UnicodeError) as error:
+            raise UserError(f"there is no address {shown(host)}: {error}", key="host") from None
         # Only where the protocol is named does asyncio set TCP_NODELAY; without it each answer takes 40 ms more.
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind(("127.0.0.1", port))
+            self._socket.bind(address)
         except OSError as error:
             self._socket.close()
-            raise UserError(f"can't listen on port {port}: {error.strerror or error}", key="port") from None
+            raise UserError(f"can't listen on {host}, port {port}: {error.strerror or error}", key="port") from None
         config = uvicorn.Config(
-            make_app(controller, token, reloader),
+            make_app(controller, access, reloader, url=self.url),
             lifespan="off",
             log_config=None,
             access_log=False,
+            server_header=False,
             timeout_graceful_shutdown=GRACE_S,
             ws="none",
         )
@@ -362,7 +174,11 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        """Where this machine reaches it: an address that stands for all of them is not one to connect to."""
+        host, port = self._socket.getsockname()[:2]
+        if ipaddress.ip_address(host.partition("%")[0]).is_unspecified:
+            host = LOOPBACK if self._socket.family == socket.AF_INET else "::1"
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def start(self) -> None:
         """Listen; returns once connections are taken."""

@@ -122,6 +122,11 @@ def show(client: Client, job_id: str) -> Json:
     return client.ask("GET", _path(job_id))
 
 
+def why(client: Client, job_id: str) -> Json:
+    """Why a job is, or is not, running, and when it will."""
+    return client.ask("GET", f"{_path(job_id)}/why")
+
+
 def cancel(client: Client, job_id: str) -> Json:
     """Ask a job to end for good."""
     return client.ask("POST", f"{_path(job_id)}/cancel")

@@ -66,7 +66,7 @@ class Given:
 
 
 def _cluster_values(cluster: ClusterSettings) -> dict[str, Any]:
-    return {key: getattr(cluster, key) for key in ("nodes", "slots", "journal", "lease", "port", "round")}
+    return {key: getattr(cluster, key) for key in ("nodes", "slots", "journal", "lease", "host", "port", "round")}
 
 
 def flat(settings: Settings) -> dict[str, Any]:

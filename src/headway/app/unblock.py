@@ -118,6 +118,41 @@ def unblock(view: ClusterView, job: JobView, explained: Explanation, kernel: int
     return [*found, _ends(view, job, kernel)]
 
 
+def threats(view: ClusterView, job: JobView, explained: Explanation) -> list[Json]:
+    """What would take the place of a job that has one, each with its numbers."""
+    state, row = view.state, job.row
+    J, Q, found = state.J, state.Q, list[Json]()
+    if explained.stops and explained.rank is not None:
+        rows = np.array([state.row(other) for other in explained.order[: explained.rank - 1]], np.int64)
+        waits = rows[(J[c.J_PLACED, rows] == 0) & (J[c.J_HOLD, rows] == 0)] if len(rows) else rows
+        words = "jobs that rank before it and find no other place"
+        if len(waits):
+            gpus = int(J[c.J_GPUS, waits].sum())
+            words += f": {len(waits):,} wait{'s' if len(waits) == 1 else ''} now ({gpus:,} GPUs)"
+        named = J[c.J_ID, waits[-JOBS_NAMED_MAX:]].tolist()
+        found.append({"what": "rank", "words": words, "count": len(waits), "jobs": named})
+    queue = int(J[c.J_QUEUE, row])
+    if (Q[c.Q_QUOTA] >= 0).any():
+        over = (int(Q[c.Q_BOOKED, queue]) - max(int(Q[c.Q_QUOTA, queue]), 0)) / c.WHOLE
+        if over > 0:
+            words = f"claims of other queues: its own has {over:g} GPUs more than its quota"
+            found.append({"what": "quota", "words": words, "gpus": over})
+    if J[c.J_TIME_LIMIT, row] < c.NEVER and J[c.J_STARTED_AT, row] >= 0:
+        ends = int(J[c.J_STARTED_AT, row] + J[c.J_TIME_LIMIT, row] - J[c.J_RUN, row]) / US_PER_S
+        found.append({"what": "time-limit", "words": f"its time limit, at {ends:,.0f} s", "at_s": ends})
+    if not found:
+        found.append({"what": "nothing", "words": "nothing that the policy does: it stops no job for another"})
+    return found
+
+
+def checkpoint(view: ClusterView, job: JobView) -> Json:
+    """What is safe of a job's progress: units, of how many done, and how old that is (s; null: it has said of none)."""
+    J, row = view.state.J, job.row
+    saved, done = int(J[c.J_UNITS_SAVED, row]), int(J[c.J_UNITS_DONE, row])
+    at = int(J[c.J_SAVED_AT, row])
+    return {"units": saved, "units_done": max(done, 0), "age_s": (view.now_us - at) / US_PER_S if at >= 0 else None}
+
+
 def _limit(view: ClusterView, job: JobView) -> list[Json]:
     """The limit of the job's queue, if it has no room for the job."""
     Q, q = view.state.Q, int(view.state.J[c.J_QUEUE, job.row])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.app.unblock import WORDS, having, place_words, reason, unblock
+from headway.app.unblock import WORDS, checkpoint, having, place_words, reason, threats, unblock
 from headway.core import codec, units
 from headway.core import columns as c
 from headway.core.arrays import Floats
@@ -264,6 +264,8 @@ def look(view: ClusterView, memo: Any, chosen: Chosen, number: int, history: Job
         "task_scores": [asdict(score) for score in explained.tasks],
         "reason": reason(view, job) if queued else having(view, job),
         "unblock": unblock(view, job, explained, kernel) if queued else [],
+        "threats": threats(view, job, explained) if job.place else [],
+        "checkpoint": checkpoint(view, job),
         "progress": progress(history),
         "stop": None if stop is None else outlook(stop, history),
     }

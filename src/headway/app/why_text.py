@@ -18,9 +18,13 @@ def text(told: Json) -> str:
 
 
 def _ended(told: Json) -> Iterator[str]:
-    yield f"job {_who(told)} {told['phase']} at {_n(told['ended_s'])} s: {told['reason']['words']}."
-    started = "it never started" if told["first_start_s"] is None else f"first started at {_n(told['first_start_s'])} s"
-    yield f"submitted at {_n(told['submitted_s'])} s, {started}, waited {_n(told['waiting_s'])} s, ran {_n(told['run_s'])} s"
+    yield f"job {_who(told)} {told['phase']} {_when(told, told['ended_s'])}: {told['reason']['words']}."
+    if message := told["reason"].get("message"):
+        yield f"told: {message}"
+    first = told["first_start_s"]
+    started = "it never started" if first is None else f"first started {_when(told, first)}"
+    times = f"waited {_long(told, told['waiting_s'])}, ran {_long(told, told['run_s'])}"
+    yield f"submitted {_when(told, told['submitted_s'])}, {started}, {times}"
     if told["accuracy"] is not None:
         wanted = "" if told["required"] is None else f", {_n(told['required'])} was required"
         yield f"accuracy {_n(told['accuracy'])}, {_n(told['accuracy_by_deadline'])} by its deadline{wanted}"
@@ -31,12 +35,17 @@ def _ended(told: Json) -> Iterator[str]:
 def _live(told: Json) -> Iterator[str]:
     why, rank = told["reason"], told["rank"]
     where = f"of {told['user']}, queue {told['queue']}"
-    yield f"job {_who(told)} {where}: {told['phase']} at {_n(told['at_s'])} s, under {told['policy']}"
+    at = "" if _is_live(told) else f" at {_n(told['at_s'])} s"
+    yield f"job {_who(told)} {where}: {told['phase']}{at}, under {told['policy']}"
     place = f" on {told['place']}" if told["place"] else ""
     yield (
         f"asks for {told['gpus']:,} GPUs in {told['tasks']:,} task{'s' if told['tasks'] != 1 else ''}{place}; "
-        f"submitted at {_n(told['submitted_s'])} s, waited {_n(told['waiting_s'])} s, ran {_n(told['run_s'])} s"
+        f"submitted {_when(told, told['submitted_s'])}, waited {_long(told, told['waiting_s'])}, "
+        f"ran {_long(told, told['run_s'])}"
     )
+    if told.get("forecast") is not None:
+        yield ""
+        yield from forecast_lines(told)
     yield ""
     if rank["rank"] is None:
         yield f"rank    none: it is not among the {rank['of']:,} that are ranked"
@@ -51,7 +60,10 @@ def _live(told: Json) -> Iterator[str]:
     yield f"why     {why['word']}: {why['words']}"
     yield from _room(told, why)
     for i, entry in enumerate(told["unblock"]):
-        yield f"{'helps' if not i else '':8}{entry['words']}{_named(entry)}"
+        yield f"{'helps' if not i else '':8}{_words(told, entry)}{_named(told, entry)}"
+    for i, entry in enumerate(told.get("threats", ())):
+        yield f"{'loses' if not i else '':8}{'its place to ' if not i else ''}{_words(told, entry)}{_named(told, entry)}"
+    yield from _saved(told)
     yield f"curve   {told['progress']['words']}"
     yield from _curve(told["progress"])
     if told["stop"] is not None:
@@ -62,7 +74,7 @@ def _room(told: Json, why: Json) -> Iterator[str]:
     """The numbers of the reason."""
     if "ends_s" in why:
         if why["ends_s"] is not None:
-            yield f"        by its estimate it ends at {_n(why['ends_s'])} s"
+            yield f"        by its estimate it ends {_when(told, why['ends_s'])}"
         return
     free = f"free are {why['free_gpus']:,} of {why['gpus_up']:,}, at most {why['free_on_a_node_max']:,} on a node"
     yield f"        needs {why['needs_gpus']:,} GPUs; {free}"
@@ -76,14 +88,93 @@ def _room(told: Json, why: Json) -> Iterator[str]:
         yield f"        queue {told['queue']} has {_n(why['queue_booked_gpus'])} GPUs; {', '.join(bounds)}"
 
 
+def _words(told: Json, entry: Json) -> str:
+    """An entry's words; live, its time is one from now."""
+    at = entry.get("at_s")
+    if not _is_live(told) or at is None:
+        return str(entry["words"])
+    return str(entry["words"]).replace(f"by {at:,.0f} s", _when(told, at)).replace(f"at {at:,.0f} s", _when(told, at))
+
+
+def _saved(told: Json) -> Iterator[str]:
+    """What is safe of the job's progress."""
+    safe = told.get("checkpoint")
+    if safe is None or not (safe["units"] or safe["units_done"]):
+        return
+    age = "" if safe["age_s"] is None else f", {span(safe['age_s'])} ago"
+    units = f"{_n(safe['units'])} units" if safe["units"] else "nothing"
+    yield f"saved   {units} of {_n(safe['units_done'])} done{age}"
+
+
+def forecast_lines(told: Json) -> Iterator[str]:
+    """When the job will probably start and end, by the simulations that were made of it."""
+    found = told["forecast"]
+    count = f"{found['samples']} simulation{'s' if found['samples'] != 1 else ''}"
+    if told["phase"] == "queued":
+        start = found["start_s"]
+        if start is None or start["p50"] is None:
+            yield f"starts  not as far as can be seen ({count})"
+        else:
+            yield f"starts  probably in {span(start['p50'])} ({_between(start)}{count})"
+    end = found["finish_s"]
+    if end is not None and end["p50"] is not None:
+        more = count if told["phase"] != "queued" else ""
+        inner = f"{_between(end)}{more}".removesuffix(", ")
+        yield f"ends    probably in {span(end['p50'])}{f' ({inner})' if inner else ''}"
+    if found["stop_probability"]:
+        yield f"        it loses its place before in {found['stop_probability']:.0%} of them, in about {span(found['stop_s'])}"
+    if found["deadline_probability"] is not None:
+        yield f"        its deadline is met in {found['deadline_probability']:.0%} of them"
+    for note in found["notes"]:
+        yield f"        {note}"
+
+
+def _between(said: Json) -> str:
+    """The interval of a forecast, with what parts it from the next thing."""
+    if said["p10"] is None:
+        return ""
+    if said["p90"] is None:
+        return f"{span(said['p10'])} or more, "
+    (low, unit), (high, other) = (span(said[key]).split(" ", 1) for key in ("p10", "p90"))
+    return f"{low}–{high} {unit}, " if unit == other else f"{low} {unit} – {high} {other}, "
+
+
+def span(seconds: float) -> str:
+    """A length of time as a person says it: two figures or so."""
+    for unit, size, most in (("s", 1, 90), ("min", 60, 90 * 60), ("h", 3600, 48 * 3600)):
+        if seconds < most:
+            return _figure(seconds / size, unit)
+    return _figure(seconds / 86_400, "days")
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.1f} {unit}" if value < 10 and unit in ("h", "days") else f"{value:.0f} {unit}"
+
+
+def _is_live(told: Json) -> bool:
+    return bool(told.get("live"))
+
+
+def _when(told: Json, at_s: float) -> str:
+    """A point in time: of a recorded run as it is, live from now on."""
+    if not _is_live(told):
+        return f"at {_n(at_s)} s"
+    after = at_s - told["at_s"]
+    return f"{span(-after)} ago" if after < 0 else f"in {span(after)}"
+
+
+def _long(told: Json, seconds: float) -> str:
+    return span(seconds) if _is_live(told) else f"{_n(seconds)} s"
+
+
 def _who(told: Json) -> str:
     named = told["name"] != str(told["job"])
     return f"{told['job']} ({told['name']})" if named else str(told["job"])
 
 
-def _named(entry: Json) -> str:
+def _named(told: Json, entry: Json) -> str:
     """The jobs that an entry names, in brackets."""
-    jobs = [f"{job['job']} at {_n(job['end_s'])} s" if isinstance(job, dict) else str(job) for job in entry.get("jobs", ())]
+    jobs = [f"{job['job']} {_when(told, job['end_s'])}" if isinstance(job, dict) else str(job) for job in entry.get("jobs", ())]
     if not jobs:
         return ""
     more = f" and {entry['count'] - len(jobs):,} more" if entry.get("count", 0) > len(jobs) else ""

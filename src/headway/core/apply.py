@@ -5,7 +5,7 @@ Transitions (anything else is stale, and ignored, or impossible, and an error):
 | from | event | to |
 |---|---|---|
 | – | SUBMITTED | queued |
-| queued | REJECTED / CANCEL_REQUESTED / FINISHED | rejected / cancelled / completed |
+| queued | REJECTED / CANCEL_REQUESTED / FINISHED | rejected / cancelled / completed, or failed if its time limit was the reason |
 | queued | START_REQUESTED (attempt + 1) | starting |
 | starting | STARTED | running |
 | starting | START_FAILED | queued, or failed when the retries are spent |
@@ -16,6 +16,7 @@ Transitions (anything else is stale, and ignored, or impossible, and an error):
 | stopping | FAILED, START_FAILED | as STOPPED: it was told to go |
 | stopping | STARTED | stopping: the gang came up after it was told to stop |
 
+HOLD_SET, PRIORITY_SET and UPDATED leave a job where it is; its queue changes only while it waits without a wanted place.
 EVALUATED tells figures (`metrics`) how good a job was that has ended already: it changes nothing here.
 A report of another attempt than the job's present one, or for a job that has ended, is stale: it is counted and changes nothing.
 """
@@ -28,6 +29,7 @@ from headway.core.booking import OK, book, unbook
 from headway.core.codes import (
     CANCELLED,
     COMPLETED,
+    FAILED,
     K_CANCEL,
     K_COMPLETED,
     K_EPOCH,
@@ -51,12 +53,14 @@ from headway.core.codes import (
     K_STOPPED,
     K_SUBMITTED,
     K_UNWANTED,
+    K_UPDATED,
     K_USAGE,
     K_WANTED,
     K_WHY,
     QUEUED,
     R_CANCELLED,
     R_DONE,
+    R_TIME_LIMIT,
     REJECTED,
     RUNNING,
     STARTING,
@@ -65,6 +69,7 @@ from headway.core.codes import (
 from headway.core.jit import as_float, ctz, kernel, popcount
 from headway.core.life import (
     IMPOSSIBLE,
+    NO_SUCH_QUEUE,
     NOT_MINE,
     OUT_OF_ORDER,
     UNKNOWN_JOB,
@@ -109,6 +114,26 @@ def save(J: Table, row: int, t: int, units: int) -> None:
     one."""
     if units >= J[c.J_UNITS_SAVED, row]:
         J[c.J_UNITS_SAVED, row], J[c.J_SAVED_AT, row] = units, t
+
+
+@kernel
+def update(J: Table, Q: Table, C: Ints, row: int, column: int, value: int) -> int:
+    """One of the job's numbers changes (`columns.UPDATABLE`). Who never was estimated is taken to need what his estimate says."""
+    if column == c.J_QUEUE:
+        if J[c.J_PHASE, row] != QUEUED or J[c.J_PLACED, row]:
+            return IMPOSSIBLE
+        if value < 0 or value >= C[c.C_QUEUES]:
+            return NO_SUCH_QUEUE
+        Q[c.Q_WAITING, J[c.J_QUEUE, row]] -= 1
+        Q[c.Q_WAITING, value] += 1
+    elif column == c.J_ESTIMATE:
+        if J[c.J_ESTIMATED_REMAINING, row] == J[c.J_ESTIMATE, row]:
+            J[c.J_ESTIMATED_REMAINING, row] = value
+    elif column != c.J_DEADLINE and column != c.J_URGENCY and column != c.J_TIME_LIMIT:
+        return IMPOSSIBLE
+    J[column, row] = value
+    J[c.J_GENERATION, row] = C[c.C_SEQUENCE] + 1
+    return OK
 
 
 @kernel
@@ -297,6 +322,8 @@ def apply_rare(
         J[c.J_PRIORITY, row] = e[c.E_A]
         C[c.C_PRIORITY_MIN] = min(C[c.C_PRIORITY_MIN], e[c.E_A])
         C[c.C_PRIORITY_MAX] = max(C[c.C_PRIORITY_MAX], e[c.E_A])
+    elif kind == K_UPDATED:
+        return update(J, Q, C, row, e[c.E_A], e[c.E_B])
     elif kind == K_CANCEL and (phase == STARTING or phase == RUNNING):
         if J[c.J_MUST_STOP, row] == 0:
             C[c.C_MUST_STOP] += 1
@@ -319,7 +346,7 @@ def apply_rare(
             final = REJECTED
             C[c.C_REJECTED] += 1
         elif kind == K_FINISHED:
-            final = COMPLETED
+            final = FAILED if e[c.E_A] == R_TIME_LIMIT else COMPLETED
         J[c.J_PHASE, row] = final
         leave_queue(J, Q, C, row)
         if J[c.J_PLACED, row]:

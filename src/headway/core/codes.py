@@ -10,7 +10,7 @@ UP, DRAINING, DOWN = int(NodePhase.UP), int(NodePhase.DRAINING), int(NodePhase.D
 
 K_NODE_UP, K_NODE_DOWN = int(EventKind.NODE_UP), int(EventKind.NODE_DOWN)
 K_SUBMITTED, K_REJECTED, K_CANCEL = int(EventKind.SUBMITTED), int(EventKind.REJECTED), int(EventKind.CANCEL_REQUESTED)
-K_HOLD, K_PRIORITY = int(EventKind.HOLD_SET), int(EventKind.PRIORITY_SET)
+K_HOLD, K_PRIORITY, K_UPDATED = int(EventKind.HOLD_SET), int(EventKind.PRIORITY_SET), int(EventKind.UPDATED)
 K_WANTED, K_UNWANTED = int(EventKind.WANTED), int(EventKind.UNWANTED)
 K_START, K_STOP = int(EventKind.START_REQUESTED), int(EventKind.STOP_REQUESTED)
 K_FINISHED, K_RULE, K_WHY, K_REFUSED = (

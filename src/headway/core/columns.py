@@ -70,6 +70,7 @@ class Reason(IntEnum):
     RETRIES_SPENT = 23
     GANG_INCOMPLETE = 24
     DEADLOCK = 25
+    REQUEUED = 26
 
     @property
     def word(self) -> str:
@@ -95,6 +96,7 @@ class EventKind(IntEnum):
     CANCEL_REQUESTED = 12
     HOLD_SET = 13
     PRIORITY_SET = 14
+    UPDATED = 15
     # a round's decisions
     WANTED = 20
     UNWANTED = 21
@@ -200,6 +202,8 @@ JOB_COLUMNS = len(_SPEC) + len(_LIVE)
     J_NOT_BEFORE, J_HOLD, J_WHY, J_WHY_A, J_WHY_B, J_TRIAL_UNTIL, J_ESTIMATED_REMAINING, J_HELD_TASK0,
     J_HELD_TASKS, J_GPUS, J_SAVED_AT,
 ) = range(SPEC_COLUMNS, JOB_COLUMNS)  # fmt: skip
+UPDATABLE = (J_QUEUE, J_DEADLINE, J_URGENCY, J_ESTIMATE, J_TIME_LIMIT)
+"""What UPDATED may change of a live job."""
 JOB_COLUMN_NAMES = tuple(name.lower() for name in _SPEC + _LIVE)
 SPEC_COLUMN_NAMES = tuple(name.lower() for name in _SPEC)
 

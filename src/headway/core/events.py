@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.core.arrays import Ints, Table
 from headway.core.columns import E_KIND, E_POOL, E_T, NOTHING, RECORD, EventKind
@@ -135,6 +136,13 @@ class EventBuffer:
     def clear(self) -> None:
         self.count = self.pool_count = 0
         self.texts = {}
+
+
+def of_kinds(*kinds: EventKind) -> NDArray[np.bool_]:
+    """Which kinds of events are meant, by their numbers: indexed with a column of kinds it says which events are."""
+    found = np.zeros(int(max(EventKind)) + 1, np.bool_)
+    found[list(kinds)] = True
+    return found
 
 
 def report_ints(loss: float | None = None, accuracy: float | None = None) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from headway.core.codes import (
     K_STOP,
     K_STOPPED,
     K_SUBMITTED,
+    K_UPDATED,
     K_WANTED,
     QUEUED,
     R_CANCELLED,
@@ -233,7 +234,8 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
         elif kind == K_REJECTED or kind == K_FINISHED:
             if phase == QUEUED:
                 _pass_time(A, t)
-                _end(M, A, job, t, REJECTED if kind == K_REJECTED else COMPLETED)
+                final = FAILED if E[i, c.E_A] == R_TIME_LIMIT else COMPLETED
+                _end(M, A, job, t, REJECTED if kind == K_REJECTED else final)
         elif kind == K_CANCEL:
             if phase == QUEUED:
                 _pass_time(A, t)
@@ -242,6 +244,13 @@ def fold_events(E: Table, pool: Ints, first: int, at: int, M: Table, A: Ints) ->
                 M[job, M_FINISHING] = R_CANCELLED
             else:
                 M[job, M_MUST_STOP] = 1
+        elif kind == K_UPDATED:
+            if E[i, c.E_A] == c.J_DEADLINE:
+                M[job, M_DEADLINE] = E[i, c.E_B]
+            elif E[i, c.E_A] == c.J_URGENCY:
+                M[job, M_URGENCY] = E[i, c.E_B]
+            elif E[i, c.E_A] == c.J_QUEUE:
+                M[job, M_QUEUE] = E[i, c.E_B]
     return E.shape[0], at
 
 

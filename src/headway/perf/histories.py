@@ -70,6 +70,8 @@ class Past:
     last: tuple[int, int] | None = None
     steps: list[tuple[float, int, int, int, int]] = field(default_factory=list)
     """Seconds a unit, workers, servers, nodes, batch: one row for each earlier attempt that told enough."""
+    announced_us: int = c.NEVER
+    """The run time that its user announced."""
 
     def observe(self, t_us: int, k: int, loss: int, accuracy: int) -> None:
         """Take in a report."""
@@ -117,7 +119,7 @@ class Histories:
             if kind == K_SUBMITTED:
                 spec = batch.pool[end - size : end].tolist()
                 gpus = spec[c.J_DATA] * spec[c.J_PIPELINE] * spec[c.J_TENSOR] * spec[c.J_GPU_TASK]
-                live[job] = Past(spec[c.J_USER], spec[c.J_MODEL], gpus)
+                live[job] = Past(spec[c.J_USER], spec[c.J_MODEL], gpus, announced_us=spec[c.J_ESTIMATE])
                 continue
             past = live.get(job)
             if past is None:
@@ -134,6 +136,8 @@ class Histories:
                 past.end_attempt(t)
                 if kind == K_COMPLETED:
                     self.ended.add(past.user, past.model, past.gpus, past.run_us / US_PER_S)
+                    if past.announced_us < c.NEVER:
+                        self.ended.add_word(past.user, past.announced_us / US_PER_S, past.run_us / US_PER_S)
                 if kind in ENDS or (kind == K_STOPPED and a in FINAL_STOPS):
                     del live[job]
 

@@ -26,6 +26,8 @@ from headway.perf.forecast import NORMAL
 from headway.perf.params import R_BY_HISTORY, R_BY_PROGRESS, R_MEDIAN, R_Q05, R_Q25, R_Q75, R_Q95, R_STATUS, WIDTH, Status
 
 GROUP_MIN = 3
+WORDS_MIN = 10
+"""Jobs that a user must have had before his own word is judged by them alone."""
 KEPT_MAX = 256
 """The newest run times that a group remembers."""
 RATE_LOG_SD, RATE_LOG_SD_MIN = 0.5, 0.03
@@ -56,6 +58,20 @@ class History:
             times.append(float(run_s))
             if len(times) > KEPT_MAX:
                 del times[0]
+
+    def add_word(self, user: int | str, announced_s: float, run_s: float) -> None:
+        """Remember by how much a job that completed was longer than announced; what is no positive time is left out."""
+        if np.isfinite(announced_s) and np.isfinite(run_s) and announced_s > 0 and run_s > 0:
+            for key in (("word", user), ("word",)):
+                kept = self.groups[key]
+                kept.append(float(run_s / announced_s))
+                if len(kept) > KEPT_MAX:
+                    del kept[0]
+
+    def words(self, user: int | str) -> list[float]:
+        """Run times over what was announced, of a user's jobs, of everybody's if he has had too few."""
+        own = self.groups.get(("word", user), [])
+        return own if len(own) >= WORDS_MIN else self.groups.get(("word",), [])
 
     def like(self, user: int | str, name: int | str, size: int) -> list[float]:
         """Run times of the closest group with enough members; all there are if none has."""

@@ -166,10 +166,13 @@ def queue_steps(Q: Table) -> tuple[tuple[Ints, Ints], ...]:
 def fair_order(view: ClusterView, over: str, resources: int, preempt: bool) -> Ints:
     """Rows of the waiting (with `preempt`: and placed) jobs in the order in which progressive filling reaches them.
 
-    Without preemption what placed jobs have counts from the start.
+    Without preemption what placed jobs have counts from the start. Waiting jobs that their owners hold take nothing, and come
+    last.
     """
     st = view.state
     rows = view.ranked_rows() if preempt else view.waiting_rows()
+    idle = (st.J[c.J_HOLD, rows] != 0) & (st.J[c.J_PLACED, rows] == 0)
+    rows, held = rows[~idle], rows[idle]
     placed = np.zeros(0, np.int64) if preempt else view.placed_rows()
     who = parties(view, over)
     width = int(st.C[c.C_ROWS])
@@ -191,7 +194,7 @@ def fair_order(view: ClusterView, over: str, resources: int, preempt: bool) -> I
             np.zeros(count), np.zeros(count, np.int64), st.J, filled,
         )  # fmt: skip
         order, party = filled, group[party]
-    return order
+    return np.concatenate((order, held))
 
 
 def decide_fairly(view: ClusterView, over: str, resources: int, params: FairParams) -> Plan:

@@ -88,7 +88,7 @@ def totals(
     jobs, known, work, unknown, largest = 0, 0, 0.0, 0.0, 0.0
     for row in range(C[c.C_ROWS]):
         phase = J[c.J_PHASE, row]
-        if phase > STOPPING or (phase == STOPPING and J[c.J_PLACED, row] == 0):
+        if phase > STOPPING or (J[c.J_PLACED, row] == 0 and (phase == STOPPING or J[c.J_HOLD, row])):
             continue
         jobs += 1
         if J[c.J_ESTIMATE, row] < c.NEVER:

@@ -22,6 +22,8 @@ from headway.core.shape import split_evenly
 from headway.core.state import State
 from headway.core.units import format_gpus, format_milli, format_size
 
+K_NAMED = int(EventKind.NAMED)
+_TABLES = tuple(Name)
 CUTS = {"none": Cut.NONE, "chain": Cut.CHAIN, "layered": Cut.LAYERED}
 SYNCS = {"none": Sync.NONE, "all-reduce": Sync.ALL_REDUCE, "parameter-server": Sync.PARAMETER_SERVER}
 RULES = {"fixed": StopRule.FIXED, "optstop": StopRule.OPTSTOP, "accuracy": StopRule.ACCURACY}
@@ -41,25 +43,34 @@ class Names:
         self._numbers: dict[Name, dict[str, int]] = {table: {} for table in Name}
         self._news: list[tuple[Name, int, str]] = []
         self._ids_given: dict[str, int] = {}
+        self._next = dict.fromkeys(Name, 0)
 
     def learn(self, batch: EventBatch) -> None:
         """Take in the names of a batch that has been journalled."""
+        if not batch.texts:
+            return
+        kinds, tables, numbers = (batch.records[:, column].tolist() for column in (c.E_KIND, c.E_A, c.E_ID))
         for index, text in batch.texts.items():
-            record = batch.records[index]
-            if record[c.E_KIND] == EventKind.NAMED:
-                self.add(Name(int(record[c.E_A])), text, int(record[c.E_ID]))
+            if kinds[index] == K_NAMED:
+                self.add(_TABLES[tables[index]], text, numbers[index])
 
     def add(self, table: Name, name: str, number: int) -> None:
         """A name that has its number already."""
         self._numbers[table][name] = number
+        self._next[table] = max(self._next[table], number + 1)
 
     def number(self, table: Name, name: str) -> int:
         """The number of a name, given to it now if it has none."""
         known = self._numbers[table]
         if name not in known:
-            known[name] = max(known.values(), default=-1) + 1
+            self.add(table, name, self._next[table])
             self._news.append((table, known[name], name))
         return known[name]
+
+    def restore(self, numbers: dict[Name, dict[str, int]], ids_given: dict[str, int]) -> None:
+        """Become what was known once."""
+        self._numbers, self._ids_given = numbers, ids_given
+        self._next = {table: max(names.values(), default=-1) + 1 for table, names in numbers.items()}
 
     def known(self, table: Name, name: str) -> int | None:
         """The number of a name, or None."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Ints
-from headway.core.columns import EventKind, Name, Phase, Reason
-from headway.core.events import EventBatch
+from headway.core.columns import EventKind, Name, Phase, Reason, StopRule
+from headway.core.events import EventBatch, of_kinds
 from headway.core.model import DEFAULT_URGENCY
 from headway.core.state import State
 
@@ -33,9 +33,15 @@ _ENDS = {
     EventKind.REJECTED: Phase.REJECTED,
 }
 """How a job has ended if this event was its last (used where the state no longer remembers)."""
-_LOOKED_AT = np.array(
-    sorted({*_ENDS, EventKind.SUBMITTED, EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED}), np.int64
-)
+_TOLD = (
+    EventKind.HOLD_SET, EventKind.PRIORITY_SET, EventKind.UPDATED, EventKind.OBSERVED, EventKind.SAVED,
+)  # fmt: skip
+"""What changes a figure of a live job."""
+_LOOKED_AT = of_kinds(
+    *_ENDS, *_TOLD, EventKind.SUBMITTED, EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED
+)  # fmt: skip
+PPM = 1_000_000
+NANO = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -72,6 +78,24 @@ class JobRecord:
     urgency: int = DEFAULT_URGENCY
     """Which it has; less than what was asked for (in `spec`) where the user's budget had no more."""
     urgency_asked: int = DEFAULT_URGENCY
+    priority: int = 50
+    deadline_us: int | None = None
+    """When it should have ended; None: no matter."""
+    time_limit_us: int | None = None
+    held: bool = False
+    group: str = ""
+    total: int | None = None
+    """Units that it has to do in all, as far as was told."""
+    goal_accuracy: float | None = None
+    stop_rule: str = "fixed"
+    """Which its owner asked for."""
+    units: int = 0
+    """The most that it has told of, over all its attempts; `loss` and `accuracy` are the newest."""
+    loss: float | None = None
+    accuracy: float | None = None
+    saved_units: int | None = None
+    """In its newest durable checkpoint, as far as it has told of one, and when."""
+    saved_us: int | None = None
 
     @property
     def note(self) -> str:
@@ -115,7 +139,7 @@ class Board:
 
     def fold(self, batch: EventBatch, state: State) -> None:
         """Take in a batch that `state` has just applied."""
-        wanted = np.flatnonzero(np.isin(batch.records[:, c.E_KIND], _LOOKED_AT))
+        wanted = np.flatnonzero(_LOOKED_AT[batch.records[:, c.E_KIND]])
         if not len(wanted):
             return
         ends = np.cumsum(batch.records[:, c.E_POOL])
@@ -152,12 +176,23 @@ class Board:
         job.tasks, job.gpus = workers + int(payload[c.J_SERVERS]), workers * -(-int(payload[c.J_GPU_TASK]) // c.WHOLE)
         if len(payload) > c.SPEC_COLUMNS:
             job.gpus = int((-(-payload[c.SPEC_COLUMNS :: c.DETAIL] // c.WHOLE)).sum())
+        job.priority, job.total = int(payload[c.J_PRIORITY]), int(payload[c.J_UNITS_TOTAL]) or None
+        job.deadline_us, job.time_limit_us = _or_none(payload[c.J_DEADLINE]), _or_none(payload[c.J_TIME_LIMIT])
+        if payload[c.J_GROUP] >= 0:
+            job.group = state.name(Name.GROUP, int(payload[c.J_GROUP]))
+        if payload[c.J_ACC_REQUIRED]:
+            job.goal_accuracy = int(payload[c.J_ACC_REQUIRED]) / PPM
+        job.stop_rule = StopRule(int(payload[c.J_STOP_RULE])).name.lower()
         self._records[number] = job
         self._by_id[public_id] = number
         return job
 
     def _happened(self, job: JobRecord, record: Ints, payload: Ints, text: str | None, state: State) -> None:
         kind, t = EventKind(int(record[c.E_KIND])), int(record[c.E_T])
+        if kind in _TOLD:
+            if not job.ended:
+                _told(job, kind, record, state)
+            return
         if kind == EventKind.START_REQUESTED:
             nodes = payload.reshape(-1, c.PLACE)
             job.attempt, job.started_us, job.stop_reason, job.message = int(record[c.E_ATTEMPT]), None, Reason.NONE, ""
@@ -193,9 +228,40 @@ class Board:
         job.ended_us = t
         job.phase = state.ended_phase(job.number) or _ENDS[kind]
         job.reason = _end_reason(job, kind, int(record[c.E_A]))
+        if kind == EventKind.FINISHED and job.reason == Reason.TIME_LIMIT:
+            job.phase = Phase.FAILED
         while len(self._ended) > ENDED_KEPT:
             gone = self._records.pop(self._ended.popleft())
             self._by_id.pop(gone.id, None)
+
+
+def _told(job: JobRecord, kind: EventKind, record: Ints, state: State) -> None:
+    """A figure of a live job changes."""
+    a, b, asked = int(record[c.E_A]), int(record[c.E_B]), int(record[c.E_C])
+    if kind == EventKind.OBSERVED:
+        if record[c.E_ATTEMPT] == job.attempt:
+            job.units = max(a, job.units)
+            job.loss = job.loss if b == c.NOTHING else b / NANO
+            job.accuracy = job.accuracy if asked == c.NOTHING else asked / PPM
+    elif kind == EventKind.SAVED:
+        if record[c.E_ATTEMPT] == job.attempt and (job.saved_units is None or a >= job.saved_units):
+            job.saved_units, job.saved_us = a, int(record[c.E_T])
+    elif kind == EventKind.HOLD_SET:
+        job.held = bool(a)
+    elif kind == EventKind.PRIORITY_SET:
+        job.priority = a
+    elif a == c.J_DEADLINE:
+        job.deadline_us = _or_none(b)
+    elif a == c.J_TIME_LIMIT:
+        job.time_limit_us = _or_none(b)
+    elif a == c.J_URGENCY:
+        job.urgency, job.urgency_asked = b, max(asked, b)
+    elif a == c.J_QUEUE:
+        job.queue = state.name(Name.QUEUE, b)
+
+
+def _or_none(time_us: int) -> int | None:
+    return None if time_us >= c.NEVER else int(time_us)
 
 
 def _end_reason(job: JobRecord, kind: EventKind, a: int) -> Reason:

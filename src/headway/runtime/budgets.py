@@ -48,6 +48,14 @@ class Grants:
             self._spent[spec.user] = spent_points(self._state, self._names.known(Name.USER, spec.user))
         return min(spec.urgency, DEFAULT_URGENCY + max(budget - self._spent[spec.user], 0))
 
+    def again(self, user: str, asked: int, has: int) -> int:
+        """What a live job of the user that has this urgency may have of another one."""
+        budget = self._budgets.of(user)
+        if budget is None or asked <= DEFAULT_URGENCY:
+            return asked
+        others = spent_points(self._state, self._names.known(Name.USER, user)) - max(has - DEFAULT_URGENCY, 0)
+        return min(asked, DEFAULT_URGENCY + max(budget - others, 0))
+
     def spend(self, user: str, urgency: int) -> None:
         """A new job of the user has got this urgency."""
         if user in self._spent:

@@ -22,15 +22,13 @@ from typing import Any
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, Phase, Reason
-from headway.core.errors import UserError, shown
+from headway.core.errors import UserError
 from headway.core.events import EventBatch, EventBuffer
-from headway.core.model import JobSpec
 from headway.core.plan import Capabilities
-from headway.core.policy import asks
 from headway.core.reconcile import reconcile
 from headway.core.round import Brains, settled
 from headway.core.state import State
-from headway.core.view import ClusterView, JobView, NodeView
+from headway.core.view import ClusterView, NodeView
 from headway.engines.base import (
     Ended,
     Engine,
@@ -54,7 +52,7 @@ from headway.runtime.collect import Reporting
 from headway.runtime.drains import Drains
 from headway.runtime.folded import Folded, note_anchors, recover
 from headway.runtime.inbox import OF_NODES, OF_PEOPLE, Cancellation, Change, Entry, Submission, give, refuse
-from headway.runtime.intake import Intake, NoSuchJobError, next_overdue_us, overdue
+from headway.runtime.intake import Intake, next_overdue_us, overdue
 from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
 from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch, owned
@@ -64,6 +62,7 @@ from headway.runtime.rights import Identity
 from headway.runtime.rounds import Pace, Rounds
 from headway.runtime.rules import settings_events
 from headway.runtime.settings import Settings
+from headway.runtime.verbs import Verbs
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ LOCAL = Capabilities(fractional_gpus=False)
 """What the local engine can do: it gives each slot to one job alone."""
 
 
-class Controller:
+class Controller(Verbs):
     """One cluster's scheduler. `start`, then `run` until `stop`, then `close`; or `step` by step, with a clock of one's own."""
 
     def __init__(
@@ -91,6 +90,8 @@ class Controller:
         self.epoch, self._settings = 0, settings
         self.notes: list[str] = []
         """What whoever runs the cluster should be told of this start."""
+        self.hearers: list[Callable[[EventBatch], None]] = []
+        """Called with each batch that has been journalled and applied."""
         self._clock = clock
         self._inbox: list[Entry] = []
         self._wake, self._changed = asyncio.Event(), asyncio.Event()
@@ -184,7 +185,7 @@ class Controller:
     def _replay(self) -> None:
         """Take the lease, unless that has been done, and fold the journal."""
         self.journal.lead()
-        histories = Histories() if asks(self.brains.policy) else None
+        histories = Histories()
         folded = Folded(self.brains.policy, self.state, self.names, self.board, self.calendar, self.drains, histories)
         self.notes.extend(recover(self.journal, folded))
         self.rounds.start(self.state, folded.memo, histories)
@@ -223,42 +224,15 @@ class Controller:
             self._wake.set()
 
     # -- what people ask ------------------------------------------------------------------------------------------
-    async def submit(self, spec: JobSpec, public_id: str = "") -> tuple[JobRecord, bool]:
-        """Hand a valid job in; returns its record, and whether it is new. It is in the journal when this returns.
-
-        With a `public_id` of one's own the same job can be handed in again without harm. A job larger than the cluster is
-        new, and rejected.
-
-        Raises:
-            ConflictError: the id belongs to a job with another spec.
-            UserError: an id that is no name, or a demand that can't be met.
-        """
-        answer: asyncio.Future[tuple[JobRecord, bool]] = asyncio.get_running_loop().create_future()
-        self._ask(Submission(spec, public_id, answer))
-        return await answer
-
-    async def cancel(self, public_id: str) -> JobRecord:
-        """Ask a job to end for good. Nothing happens if it has ended, or has been asked before."""
-        job = self.find(public_id)
-        answer: asyncio.Future[JobRecord] = asyncio.get_running_loop().create_future()
-        self._ask(Cancellation(job.number, answer))
-        return await answer
-
-    async def change(self, make: Callable[[int], EventBatch]) -> None:
-        """Journal and apply the events that `make` gives for the journal time. What `make` refuses is raised: nothing is done."""
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ask(Change(make, answer))
-        await answer
-
     def adopt(self, brains: Brains, memo: object, histories: Histories | None) -> None:
         """Decide by another policy from the next round on; its memo and histories are those of the whole journal."""
         self.brains = brains
         self.rounds.adopt(brains, self.state, memo, histories, self.now_us())
 
-    def _ask(self, entry: Submission | Cancellation | Change) -> None:
+    def _ask(self, *entries: Entry) -> None:
         if self.stopping:
             raise UserError("the controller is stopping")
-        self._inbox.append(entry)
+        self._inbox.extend(entries)
         self._wake.set()
 
     async def report(self, job: int, attempt: int, told: Sequence[Told]) -> list[Finding]:
@@ -272,25 +246,6 @@ class Controller:
 
         await self.change(make)
         return findings
-
-    def find(self, public_id: str) -> JobRecord:
-        """A job by its id, or by its number."""
-        job = self.board.by_id(public_id)
-        if job is None:
-            raise NoSuchJobError(f"there is no job {shown(public_id)}")
-        return job
-
-    def live_view(self, job: JobRecord) -> JobView | None:
-        """What the state knows of a job now; None if it has ended."""
-        try:
-            return ClusterView(self.state, self.now_us(), 0).job(job.number)
-        except KeyError:
-            return None
-
-    def live_column(self, job: JobRecord, column: int) -> int | None:
-        """One number of the tables (`core.columns`) for a live job."""
-        row = self.state.row(job.number)
-        return None if row is None else int(self.state.J[column, row])
 
     def nodes(self) -> list[NodeView]:
         """The nodes of the engine, by number."""
@@ -345,6 +300,8 @@ class Controller:
         note_anchors(self.calendar, batch)
         self.drains.fold(batch)
         self.rounds.note(batch, own=own)
+        for hear in self.hearers:
+            hear(batch)
         self._tell()
 
     async def _round(self, due: int = 0) -> None:
@@ -417,17 +374,19 @@ class Controller:
 
     # -- taking in ------------------------------------------------------------------------------------------------
     async def _take_in(self) -> None:
-        """Journal what has come since the last step: reports, then new jobs, then cancellations."""
+        """Journal what has come since the last step: reports, then new jobs, then cancellations, then changes."""
         inbox, self._inbox = self._inbox, []
         if not inbox:
             return
         try:
-            over = self._take(inbox, self.now_us())
+            for job, attempt in self._take(inbox, self.now_us()):
+                await self._acknowledge(job, attempt)
+            for entry in inbox:
+                if isinstance(entry, Change):
+                    self._record(await self._execute(entry.record(self.now_us(), self._record)))
         except BaseException:
             refuse(inbox)
             raise
-        for job, attempt in over:
-            await self._acknowledge(job, attempt)
         if any(isinstance(entry, NodeBack) for entry in inbox):
             await self._look()
 
@@ -443,18 +402,14 @@ class Controller:
                 self._record(self.reporting.ending(self.state, [(entry.job, entry.attempt)], now))
             if not isinstance(entry, OF_PEOPLE):
                 self.intake.report(entry, now, out, over)
-        submissions = [entry for entry in inbox if isinstance(entry, Submission)]
-        answered = self.intake.admit_all(submissions, now, out)
+        answered = self.intake.admit_all([entry for entry in inbox if isinstance(entry, Submission)], now, out)
         self._record(out.take())
         for submission, number, is_new in answered:
             give(submission.answer, (self.board.by_number(number), is_new))
         cancellations = [entry for entry in inbox if isinstance(entry, Cancellation)]
-        self._record(self.intake.cancellations([entry.number for entry in cancellations], now))
+        self._record(self.intake.cancellations([number for entry in cancellations for number in entry.numbers], now))
         for entry in cancellations:
-            give(entry.answer, self.board.by_number(entry.number))
-        for entry in inbox:
-            if isinstance(entry, Change):
-                entry.carry_out(now, self._record)
+            give(entry.answer, None)
         return over
 
     async def _look(self) -> None:

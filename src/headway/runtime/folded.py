@@ -28,7 +28,7 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, Name, Phase, Reason
 from headway.core.events import EventBatch, concatenate
 from headway.core.jit import source_digest
-from headway.core.policy import Policy, asks, remembers
+from headway.core.policy import Policy, remembers
 from headway.core.scratch import Scratch
 from headway.core.state import State
 from headway.perf.histories import Histories, Past
@@ -57,7 +57,8 @@ _OF_JOBS = np.concatenate(
 
 @dataclass(slots=True)
 class Folded:
-    """The folds of one journal. `histories`: for a policy that asks for estimates; `memo`: for one that remembers."""
+    """The folds of one journal. `histories`: for a policy that asks for estimates, and for people who ask why; `memo`: for one
+    that remembers."""
 
     policy: Policy
     state: State
@@ -74,7 +75,7 @@ class Folded:
     @classmethod
     def empty(cls, policy: Policy) -> Folded:
         """Before any event, for a policy."""
-        return cls(policy, State(), Names(), Board(), Calendar(), Drains(), Histories() if asks(policy) else None)
+        return cls(policy, State(), Names(), Board(), Calendar(), Drains(), Histories())
 
     def take(self, batches: Sequence[EventBatch]) -> None:
         """Take in batches that follow each other."""
@@ -124,8 +125,7 @@ class Folded:
             raise DamagedSnapshotError(str(error)) from None
         _to_state(self.state, found["state"])
         numbers, given = found["names"]
-        self.names._numbers = {Name(table): names for table, names in numbers.items()}
-        self.names._ids_given = given
+        self.names.restore({Name(table): names for table, names in numbers.items()}, given)
         records, ended = found["board"]
         self.board._records = {record.number: record for record in map(_to_record, records)}
         self.board._by_id = {record.id: record.number for record in self.board}

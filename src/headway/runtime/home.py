@@ -4,7 +4,8 @@ HOME/journal.db        the journal
 HOME/journal.archive/  its older segments, compressed
 HOME/locks/NAME        locked while the process lives that made it: a controller, or one that waits to be it
 HOME/headway.toml      the settings, if somebody has written some
-HOME/token             the bearer token of the API (mode 0600)
+HOME/token             the bearer token of the home's owner, an admin's (mode 0600)
+HOME/tokens.json       the hashes of the other people's tokens (mode 0600)
 HOME/controller.json   where the running controller listens; removed at a clean stop
 HOME/engine/           the local engine's own directory: attempts, results, logs
 """
@@ -46,6 +47,10 @@ class Home:
     @property
     def token_file(self) -> Path:
         return self.root / "token"
+
+    @property
+    def tokens_file(self) -> Path:
+        return self.root / "tokens.json"
 
     @property
     def settings_file(self) -> Path:

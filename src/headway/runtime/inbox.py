@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.core.errors import UserError
-from headway.core.events import EventBatch
+from headway.core.events import EMPTY, EventBatch
 from headway.core.model import JobSpec
 from headway.engines.base import EngineEvent, NodeBack, NodeHealth, NodeLost
 from headway.runtime.board import JobRecord
@@ -25,27 +25,30 @@ class Submission:
 
 @dataclass(slots=True)
 class Cancellation:
-    """A job that is to end."""
+    """Jobs that are to end, by number."""
 
-    number: int
-    answer: asyncio.Future[JobRecord]
+    numbers: Sequence[int]
+    answer: asyncio.Future[None]
 
 
 @dataclass(slots=True)
 class Change:
-    """What an operator changes: `make` is called with the journal time, in the loop, and gives the events that say so."""
+    """What somebody changes: `make` is called with the journal time, in the loop, and gives the events that say so."""
 
     make: Callable[[int], EventBatch]
     answer: asyncio.Future[None]
 
-    def carry_out(self, now: int, record: Callable[[EventBatch], None]) -> None:
-        """Journal it and answer; a `UserError` is answered, and nothing is done."""
+    def record(self, now: int, record: Callable[[EventBatch], None]) -> EventBatch:
+        """Journal it and answer; returns what there is to carry out. A `UserError` is answered, and nothing is done."""
         try:
-            record(self.make(now))
+            batch = self.make(now)
+            record(batch)
         except UserError as error:
-            self.answer.set_exception(error)
-            return
+            if not self.answer.done():
+                self.answer.set_exception(error)
+            return EMPTY
         give(self.answer, None)
+        return batch
 
 
 Entry = EngineEvent | Submission | Cancellation | Change

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.drains import SICK, Drains
 from headway.runtime.inbox import OF_NODES, Submission
 from headway.runtime.launch import UNKNOWN_UNITS, add_end, spec_text
-from headway.runtime.rights import Identity, permit
+from headway.runtime.rights import Identity, permit, permit_room
 from headway.runtime.settings import EVERYBODY, Settings
 
 log = logging.getLogger(__name__)
@@ -63,11 +64,16 @@ class Intake:
         named = {name: user.urgency_budget for name, user in settings.users.items() if name != EVERYBODY}
         self.budgets = UrgencyBudgets(named, settings.user(EVERYBODY).urgency_budget)
 
+    def grants(self) -> Grants:
+        """What the users' budgets have left."""
+        return Grants(self.budgets, self.state, self.names)
+
     def admit_all(self, submissions: Sequence[Submission], now: int, out: EventBuffer) -> list[tuple[Submission, int, bool]]:
         """Append new jobs; returns whom to answer with which job's number, and whether it is new. Refusals are answered here."""
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
-        grants = Grants(self.budgets, self.state, self.names)
+        waiting: Counter[str] = Counter()
+        grants = self.grants()
         number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:
@@ -80,11 +86,13 @@ class Intake:
                     continue
                 if entry.public_id and (fault := name_fault(entry.public_id)):
                     raise UserError(f"expected an id {fault}, got {shown(entry.public_id)}", key="id")
-                waiting = sum(other.spec.user == entry.spec.user for other, _, is_new in answered if is_new)
-                permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting)
+                user = entry.spec.user
+                permit_room(self.settings, self.state, len(fresh))
+                permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting[user])
                 public_id = self._admit(entry, text, number, now, out, grants)
                 fresh[public_id] = number, text
                 answered.append((entry, number, True))
+                waiting[user] += 1
                 number += 1
             except UserError as error:
                 if not entry.answer.done():

@@ -29,6 +29,7 @@ from headway.runtime.journal_cut import copy_sound, set_aside
 from headway.runtime.journal_db import Database, Where, archives, lease, reason, segments, snapshots
 from headway.runtime.lease import FencedError, Holder, Lease
 
+_INSERT = segments.insert()
 ROWS = 512
 """Segments that are fetched at once."""
 ARCHIVE_SEGMENTS = 4096
@@ -225,6 +226,23 @@ class Journal:
             if len(found) < count:
                 return
 
+    def before(self, event: int) -> tuple[int, int]:
+        """The last segment before the one with this event (counted from 1), and how many events there are up to its end: where
+        `read` begins to come to that event soon."""
+        segment = events = 0
+        with self._reading():
+            kept = self._db.execute(sa.select(archives.c.last, archives.c.events).order_by(archives.c.first)).all()
+            for last, count in kept:
+                if events + count >= event:
+                    return segment, events
+                segment, events = int(last), events + int(count)
+            asked = sa.select(segments.c.seq, segments.c.events).where(segments.c.seq > segment).order_by(segments.c.seq)
+            for seq, count in self._db.execute(asked):
+                if events + count >= event:
+                    break
+                segment, events = int(seq), events + int(count)
+        return segment, events
+
     def stored(self, after: int, count: int) -> list[dict[str, Any]]:
         """The rows of the segments after this one, as they are stored, without any check."""
         with self._reading():
@@ -248,7 +266,7 @@ class Journal:
         try:
             with self.database.writing(self._db).begin():
                 leases.beat(self._db, self.epoch)
-                self._db.execute(segments.insert(), row)
+                self._db.execute(_INSERT, row)
         except FencedError as error:
             self.lost = str(error)
             raise

@@ -34,12 +34,17 @@ def spec_text(spec: JobSpec) -> str:
     return json.dumps(to_json(spec, compact=True), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
+def spec_of(state: State, job: int) -> JobSpec:
+    """A live job as it was handed in. `ValueError`, `KeyError` or `UserError`: its text is no job."""
+    return from_json(json.loads(state.files[job]))
+
+
 def make_launch(
     state: State, epoch: int, job: int, attempt: int, places: Ints, public_id: str, account: Callable[[str], str] = str
 ) -> Launch:
     """The gang of a START_REQUESTED, whose payload is `places`; `account` gives whose Unix account a user's jobs run under.
     `ValueError`, `KeyError` or `UserError`: the text is no job."""
-    spec = from_json(json.loads(state.files[job]))
+    spec = spec_of(state, job)
     row = state.row(job)
     servers, first = int(state.J[c.J_SERVERS, row]), int(state.J[c.J_TASK0, row])
     tasks_of = state.T[:, first : first + int(state.J[c.J_TASKS, row])]

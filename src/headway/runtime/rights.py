@@ -27,6 +27,17 @@ class Identity(Enum):
         return cls.ACCOUNTS if accounts.switches() else cls.ONE_DOMAIN
 
 
+class FullError(UserError):
+    """So many jobs wait already that no other is taken in. It may be handed in again later."""
+
+
+def permit_room(settings: Settings, state: State, waiting: int = 0) -> None:
+    """`FullError` if as many jobs wait in the whole cluster as may. `waiting`: jobs that are taken in at this instant."""
+    most = settings.limits.queue_max
+    if int(state.C[c.C_QUEUED]) + waiting >= most:
+        raise FullError(f"{most} jobs wait already, which is the most that may: try again later")
+
+
 def permit(spec: JobSpec, settings: Settings, identity: Identity, state: State, names: Names, waiting: int = 0) -> None:
     """Refuse a job that its user may not hand in. `waiting`: jobs of the user that are taken in at this instant.
 
@@ -34,19 +45,21 @@ def permit(spec: JobSpec, settings: Settings, identity: Identity, state: State, 
         UserError: why not.
     """
     user = settings.user(spec.user)
-    _permit_queue(spec, settings, user.queues)
+    permit_queue(spec, settings)
     gpus = _gpus(spec)
     if user.gpus_max is not None and gpus > user.gpus_max:
         raise UserError(f"{shown(spec.user)} may use at most {user.gpus_max} GPUs in one job, got {gpus}", key="resources.gpu")
     if user.queued_max is not None and queued(state, names, spec.user) + waiting >= user.queued_max:
-        raise UserError(f"{shown(spec.user)} may have at most {user.queued_max} jobs waiting at once", key="user")
+        raise FullError(f"{shown(spec.user)} may have at most {user.queued_max} jobs waiting at once", key="user")
     if identity is Identity.ONE_DOMAIN:
         _permit_domain(spec, settings, names)
     elif identity is Identity.ACCOUNTS:
         _permit_account(spec, user.account)
 
 
-def _permit_queue(spec: JobSpec, settings: Settings, own: tuple[str, ...] | None) -> None:
+def permit_queue(spec: JobSpec, settings: Settings) -> None:
+    """Refuse a queue that there is not, or that is not for the job's user (`UserError`)."""
+    own = settings.user(spec.user).queues
     if settings.queues:
         known = {*settings.queues, DEFAULT_QUEUE}
         if spec.queue not in known:

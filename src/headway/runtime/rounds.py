@@ -23,6 +23,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Thread
@@ -32,9 +33,9 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.columns import EventKind, Phase
-from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate
+from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate, of_kinds
 from headway.core.plan import Capabilities, Request
-from headway.core.policy import Memo, Policy, remembers
+from headway.core.policy import Memo, Policy, asks, remembers
 from headway.core.round import (
     TIMED_OUT,
     Brains,
@@ -56,9 +57,10 @@ log = logging.getLogger(__name__)
 
 US = 1_000_000
 T = TypeVar("T")
-_WAKES = (
+_WAKES = of_kinds(
     EventKind.SUBMITTED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.START_FAILED,
-    EventKind.CANCEL_REQUESTED, EventKind.NODE_UP, EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
+    EventKind.CANCEL_REQUESTED, EventKind.HOLD_SET, EventKind.PRIORITY_SET, EventKind.UPDATED, EventKind.NODE_UP,
+    EventKind.NODE_ADDED, EventKind.QUEUE_SET, EventKind.SETTINGS_SET,
 )  # fmt: skip
 """Events after which a round is held at once: a job has come, a place may have become free, or the rules have changed."""
 
@@ -173,6 +175,8 @@ class Rounds:
         self.meanwhile = _meanwhile(brains, pace)
         self.held = self.refused = self.dropped = self.spared = 0
         """Rounds, refused plans, entries that went stale, and jobs that were started while the policy thought."""
+        self.decided, self.decided_us = 0, 0
+        """How often the policy has been asked, and how long it has thought in all."""
         self.mind: Mind
         self._wake, self._worker = wake, worker or Daemons()
         self._asked: _Thinking | _Estimating | None = None
@@ -187,12 +191,16 @@ class Rounds:
         self._considered = int(state.C[c.C_LAST_ID])
 
     def adopt(self, brains: Brains, state: State, memo: Memo, histories: Histories | None, now_us: int) -> None:
-        """Decide by another policy from the next round on; its memo and histories are those of the whole journal. What the one
-        before is still thinking is not heard: it keeps the mind that it thinks with."""
+        """Decide by another policy from the next round on; its memo and histories are those of the whole journal (None: the
+        histories that are there go on). What the one before is still thinking is not heard: it keeps its mind."""
         for answer in (self._lost, self._asked.answer if self._asked is not None else None):
             if answer is not None:
                 answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._asked = self._lost = None
+        if histories is None and self.mind.histories is not None:
+            histories = deepcopy(self.mind.histories)
+            for batch in self.mind.since:
+                histories.update(batch)
         self.brains, self.mind = brains, Mind(state.copy(), memo, histories)
         self.meanwhile = _meanwhile(brains, self.pace)
         self._event_us = self._trigger_us = min(self._trigger_us, now_us)
@@ -204,7 +212,7 @@ class Rounds:
             return
         now = int(batch.records[-1, c.E_T])
         self._event_us = min(self._event_us, now)
-        if np.isin(batch.records[:, c.E_KIND], _WAKES).any():
+        if _WAKES[batch.records[:, c.E_KIND]].any():
             self._trigger_us = min(self._trigger_us, now)
             self._newcomers = True
 
@@ -270,6 +278,7 @@ class Rounds:
             return None
         self._asked = None
         self.held += 1
+        self.decided, self.decided_us = self.decided + 1, self.decided_us + now_us - asked.began_us
         self._considered = asked.newest
         dropped = 0
         if thought.violation is None and thought.plan is not None:
@@ -324,7 +333,7 @@ class Rounds:
             return
         mind = self.mind
         histories = mind.histories
-        if histories is None:
+        if histories is None or not asks(self.brains.policy):
             log.warning("%s requests estimates and does not say so (asks = True): no answer", self.brains.policy.name)
             return
         mind.catch_up(self.brains.policy)

@@ -29,11 +29,13 @@ EVERYBODY = "*"
 """In [users]: whoever is not named."""
 BODY_BYTES = 1_000_000
 BODY_BYTES_MAX = 100_000_000
+QUEUE_MAX = 100_000
+REPORTS_PER_S, LOGS_PER_S = 10_000, 20
 WEIGHT_MAX = 1_000_000
 USERS_MAX = 100_000
 POLICY = "fifo"
-RESTART = ("cluster.nodes", "cluster.slots", "cluster.journal", "cluster.lease", "cluster.port", "engine.silent", "engine.cpus",
-           "engine.memory")  # fmt: skip
+RESTART = ("cluster.nodes", "cluster.slots", "cluster.journal", "cluster.lease", "cluster.host", "cluster.port", "engine.silent",
+           "engine.cpus", "engine.memory")  # fmt: skip
 """Keys that a running controller can't change."""
 
 T = TypeVar("T")
@@ -47,6 +49,8 @@ class ClusterSettings:
     slots: int | None = None
     journal: str | None = None
     lease: str | None = None
+    host: str | None = None
+    """Where the API listens; None: on loopback."""
     port: int | None = None
     round: str | None = None
 
@@ -82,6 +86,12 @@ class Limits:
     """Jobs of one user that wait at once."""
     gpus_max: int | None = None
     """GPUs of one job."""
+    queue_max: int = QUEUE_MAX
+    """Jobs of all users that wait at once."""
+    reports_per_s: int = REPORTS_PER_S
+    """Reports that one task may send over HTTP."""
+    logs_per_s: int = LOGS_PER_S
+    """Logs that one token may ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +125,7 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """All of it by the file's own keys, without the journal's address, which may hold a password."""
-        cluster = {key: getattr(self.cluster, key) for key in ("nodes", "slots", "lease", "port", "round")}
+        cluster = {key: getattr(self.cluster, key) for key in ("nodes", "slots", "lease", "host", "port", "round")}
         return {
             "cluster": {key: value for key, value in cluster.items() if value is not None},
             "engine": {
@@ -128,6 +138,9 @@ class Settings:
             "limits": {
                 "body": units.format_size(self.limits.body_bytes),
                 **_counts(self.limits.queued_max, self.limits.gpus_max),
+                "queue": self.limits.queue_max,
+                "reports": self.limits.reports_per_s,
+                "logs": self.limits.logs_per_s,
             },
             "quarantine": {
                 "troubles": self.trust.troubles_max,
@@ -200,6 +213,7 @@ def _cluster(marks: Marks) -> ClusterSettings:
             "slots": _whole(1, 64),
             "journal": _checked(parse_where),
             "lease": _time_text(_checked(parse_lease)),
+            "host": _checked(parse_host),
             "port": _whole(0, 65_535),
             "round": _time_text(_checked(parse_round_us)),
         },
@@ -265,6 +279,14 @@ def parse_round_us(text: str) -> int:
     if not 10_000 <= interval_us <= 3600 * US_PER_S:
         raise UserError(f"expected an interval from 10ms to 1h, got {shown(text)}", key="round")
     return interval_us
+
+
+def parse_host(text: str) -> str:
+    """The address, or the name of one, where the API listens."""
+    host = text.strip()
+    if not 1 <= len(host) <= 253 or any(not (ch.isascii() and (ch.isalnum() or ch in ".:-_%")) for ch in host):
+        raise UserError(f"expected an address such as 127.0.0.1 or 0.0.0.0, or a name, got {shown(text)}", key="host")
+    return host
 
 
 def _named(marks: Marks, what: str, most: int) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -334,8 +356,19 @@ def _check_queue_names(marks: Marks, settings: Settings) -> None:
 
 def _limits(marks: Marks) -> Limits:
     body = _between(units.parse_size, 1000, BODY_BYTES_MAX, "a size from 1KB to 100MB")
-    values = marks.section(("limits",), {"body": body, "queued": _whole(0), "gpus": _whole(0)})
-    return Limits(body_bytes=values.get("body", BODY_BYTES), queued_max=values.get("queued"), gpus_max=values.get("gpus"))
+    rate = _whole(1, 1_000_000)
+    values = marks.section(
+        ("limits",),
+        {"body": body, "queued": _whole(0), "gpus": _whole(0), "queue": _whole(0), "reports": rate, "logs": rate},
+    )
+    return Limits(
+        body_bytes=values.get("body", BODY_BYTES),
+        queued_max=values.get("queued"),
+        gpus_max=values.get("gpus"),
+        queue_max=values.get("queue", QUEUE_MAX),
+        reports_per_s=values.get("reports", REPORTS_PER_S),
+        logs_per_s=values.get("logs", LOGS_PER_S),
+    )
 
 
 def _trust(marks: Marks) -> Trust:

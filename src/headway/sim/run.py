@@ -15,7 +15,7 @@ from headway.core.arrays import Ints
 from headway.core.codec import JournalWriter, encode
 from headway.core.columns import EventKind
 from headway.core.events import EventBatch, EventBuffer, concatenate
-from headway.core.plan import Capabilities
+from headway.core.plan import Capabilities, Request
 from headway.core.policy import Memo, Policy, asks, remembers
 from headway.core.reconcile import reconcile
 from headway.core.round import Brains, next_round_us, run_round, settled
@@ -76,8 +76,6 @@ class Simulation:
     ) -> None:  # fmt: skip
         """`world`: a world made by the caller (with faults of its own choice, say) instead of the one that follows from
         `workload`, `cluster`, `faults`."""
-        self.state, self.brains, self.seed, self.interval_us, self.skip = State(), brains, seed, interval_us, skip
-        self.capabilities, self.strict = capabilities, strict
         node_faults = faults.node_faults(len(cluster.nodes)) if faults else []
         cancels = faults.cancels(workload.submitted_us.tolist()) if faults else []
         fail_ppm, latency = (int(faults.fail_frac * 1e6), int(faults.start_s_max * US)) if faults else (0, 0)
@@ -85,24 +83,40 @@ class Simulation:
         world = world or World(
             workload, cluster, seed=seed, fail_ppm=fail_ppm, latency_us=latency, node_faults=node_faults, cancels=cancels
         )
-        self.source: Source = FaultyLink(world, faults) if faults else world
+        memo = brains.policy.start() if remembers(brains.policy) else None
+        source = FaultyLink(world, faults) if faults else world
+        self._begin(
+            State(), source, brains, memo, Histories() if asks(brains.policy) else None, seed=seed, interval_us=interval_us,
+            capabilities=capabilities, strict=strict,
+        )  # fmt: skip
+        self.skip = skip
         self.reconcile_us = int(faults.reconcile_s * US) if faults else 0
         self.reconcile_at = self.reconcile_us or c.NEVER
         self.writer = JournalWriter(sinks)
+        self.may_fail = given or faults is not None
+        self._record(cluster.events(0, workload.users, workload.queues))
+
+    def _begin(
+        self, state: State, source: Source, brains: Brains, memo: Memo, histories: Histories | None, *, seed: int,
+        interval_us: int, capabilities: Capabilities | None, strict: bool,
+    ) -> None:  # fmt: skip
+        """Before the first round on a state and a world."""
+        self.state, self.source, self.brains, self.seed, self.interval_us = state, source, brains, seed, interval_us
+        self.capabilities, self.strict, self.skip = capabilities, strict, True
+        self.reconcile_us, self.reconcile_at = 0, c.NEVER
         policy = brains.policy
         self.fold: Callable[[Memo, EventBatch], Memo] | None = policy.fold if remembers(policy) else None
-        self.memo: Memo = policy.start() if remembers(policy) else None
-        self.histories = Histories() if asks(policy) else None
+        self.memo = memo
+        self.histories = histories
         """What the policy's requests are answered from; nothing is kept for a policy that makes none."""
         self.since_round: list[EventBatch] = []
         self.last_us, self.wake_us, self.now_us = -1, c.NEVER, 0
         self.fresh = False
         """Whether an event has been applied since the last round."""
-        self.may_fail, self.surprised = given or faults is not None, False
+        self.may_fail, self.surprised = False, False
         """Whether starts may fail, and one did at the instant of the last round: that is news to the policy."""
         self.rounds = self.skipped = self.refused = 0
         self.decide_ns = np.zeros(4096, np.int64)
-        self._record(cluster.events(0, workload.users, workload.queues))
 
     def _record(self, batch: EventBatch) -> None:
         """Journal first, then apply."""
@@ -200,9 +214,13 @@ class Simulation:
             self.refused += 1
         self._carry_out(result.events, now_us)
         if result.requests:
-            assert self.histories is not None, f"{self.brains.policy.name} requests estimates: it has to say so (asks = True)"
-            self._record(self.histories.answer(self.state, result.requests, now_us))
+            self._answer(result.requests, now_us)
         self.fresh, self.surprised = self.surprised, False
+
+    def _answer(self, requests: tuple[Request, ...], now_us: int) -> None:
+        """Answer a plan's requests."""
+        assert self.histories is not None, f"{self.brains.policy.name} requests estimates: it has to say so (asks = True)"
+        self._record(self.histories.answer(self.state, requests, now_us))
 
     def due(self, now_us: int) -> bool:
         """Whether a round is due now that the world has come to `now_us`: not if what was announced for then has become void."""

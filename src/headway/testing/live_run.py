@@ -20,7 +20,7 @@ from headway.runtime.intake import ConflictError, NoSuchJobError
 from headway.runtime.journal import Journal
 from headway.testing.invariants import verify
 from headway.testing.live_process import MemoryJournal, Process
-from headway.testing.live_scenarios import STORMS_S, Death, LiveScenario, NodeFault, Owned, Pause, live_scenario
+from headway.testing.live_scenarios import STORMS_S, Asked, Death, LiveScenario, NodeFault, Owned, Pause, live_scenario
 from headway.testing.machine import Machine
 from headway.testing.simulated import Link
 from headway.testing.virtual import US, VirtualLoop, now_us, run_virtual
@@ -69,6 +69,8 @@ class LiveRun:
         self.lossy = False
         self.ends: dict[str, JobRecord] = {}
         self.cancel_asked: set[str] = set()
+        self.limited: set[str] = set()
+        """Jobs whose owners have asked for a time limit."""
         self.boots, self.boot_us, self.wall_step_s = 1, 0, 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -155,9 +157,10 @@ class LiveRun:
 
     # -- owners ---------------------------------------------------------------------------------------------------
     async def _owner(self, job: Owned) -> None:
-        """Hands his job in until he has an answer, cancels it perhaps, and looks until it has ended."""
+        """Hands his job in until he has an answer, asks for this and that, cancels it perhaps, and looks until it has ended."""
         await asyncio.sleep(job.at_s)
         await self._hand_in(job)
+        asking = asyncio.ensure_future(self._ask_all(job))
         if job.cancel_s is not None:
             await asyncio.sleep(max(job.cancel_s - now_us() / US, 0))
             await self._cancel(job)
@@ -165,10 +168,44 @@ class LiveRun:
             found = self._find(job)
             if found is None:
                 await self._hand_in(job)
-            elif found.ended:
+            elif found.ended and asking.done():
+                await asking
                 self.ends[job.id] = found
                 return
+            elif found.held and asking.done():
+                await self._ask_for(job, Asked(0.0, "release"))  # the journal has lost that he did
             await asyncio.sleep(LOOK_S)
+
+    async def _ask_all(self, job: Owned) -> None:
+        for asked in job.asks:
+            await asyncio.sleep(max(asked.at_s - now_us() / US, 0))
+            await self._ask_for(job, asked)
+
+    async def _ask_for(self, job: Owned, asked: Asked) -> None:
+        """Asks until there is an answer; a job that is held and waits must not be launched until he asks for its release."""
+        if asked.verb == "update" and asked.update.time_limit_us is not None:
+            self.limited.add(job.id)
+        self.machine.held.discard(job.id)
+        while self._find(job) is not None:
+            controller = self.current.controller
+            try:
+                if asked.verb == "update":
+                    await asyncio.wait_for(controller.update(job.id, asked.update), ASK_S)
+                    return
+                if asked.verb == "requeue":
+                    verb = controller.requeue_many([job.id])
+                else:
+                    verb = controller.hold_many([job.id], asked.verb == "hold")
+                (answer,) = await asyncio.wait_for(verb, ASK_S)
+                if isinstance(answer, JobRecord):
+                    self.machine.note(f"the owner of {job.id} has been told: {asked.verb}")
+                    if asked.verb == "hold" and controller.phase(answer) == Phase.QUEUED:
+                        self.machine.held.add(job.id)
+                return
+            except (UserError, TimeoutError):
+                if asked.verb == "update":
+                    return  # it may be that he may not, or that nobody has answered
+                await asyncio.sleep(AGAIN_S)
 
     async def _hand_in(self, job: Owned) -> None:
         while True:
@@ -312,7 +349,7 @@ class LiveRun:
         elif record.phase == Phase.REJECTED:
             machine.wrong(f"{name} is rejected: {record.message}")
         elif record.phase == Phase.FAILED and record.reason == Reason.TIME_LIMIT:
-            if job.spec.time_limit_s is None:
+            if job.spec.time_limit_s is None and name not in self.limited:
                 machine.wrong(f"{name} has no time limit, and was stopped by it")
         elif record.phase == Phase.FAILED and failed <= may_fail and not self.lossy:
             machine.wrong(f"{name} counts as failed after {failed} failures, and may fail {may_fail} times")

@@ -6,9 +6,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from headway.core.columns import NEVER
 from headway.core.model import Checkpoint, GpuDemand, JobSpec, Parallelism, Resources
 from headway.engines.base import NodeInfo
 from headway.runtime.rounds import Meanwhile
+from headway.runtime.verbs import Update
 from headway.testing.script import Script
 
 POLICIES = (
@@ -21,6 +23,18 @@ STORMS_S = 150.0
 """All faults are over by then (virtual seconds)."""
 
 
+NO_UPDATE = Update()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an owner asks for, and when (virtual seconds): to hold his job, to release or requeue it, or to update it."""
+
+    at_s: float
+    verb: str
+    update: Update = NO_UPDATE
+
+
 @dataclass(frozen=True)
 class Owned:
     """One job, when its owner hands it in and, perhaps, cancels it (virtual seconds)."""
@@ -30,6 +44,8 @@ class Owned:
     script: Script
     at_s: float
     cancel_s: float | None = None
+    asks: tuple[Asked, ...] = ()
+    """In the order of their times; a job that is held is released later."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,7 @@ class LiveScenario:
         reports = f"reports lost {self.lost:g}, repeated {self.repeated:g}, late {self.late_s:g} s"
         return (
             f"seed {self.seed}: {len(self.jobs)} jobs on {size} GPUs under {self.policy}; {faults}; {reports}; "
+            f"owners ask {sum(len(job.asks) for job in self.jobs)} times; "
             f"calls {self.call_s:g} s, broken {self.broken:g}; thinks {self.think_s:g} s, meanwhile {self.meanwhile or 'its own'}"
         )
 
@@ -208,4 +225,32 @@ def live_scenario(seed: int, policy: str = "", policies: Sequence[str] = POLICIE
     if slow.random() < 0.4:
         think_s = slow.choice([0.2, 3.0, 10.0, 60.0])
         scenario = replace(scenario, think_s=think_s, meanwhile=slow.choice([None, None, *Meanwhile]))
+    if seed % 5 in (1, 3):  # The others stay as they were before owners asked for anything.
+        asking = random.Random(f"asks {seed}")
+        scenario = replace(scenario, jobs=tuple(replace(job, asks=_asks(asking, job)) for job in scenario.jobs))
     return replace(scenario, deaths=(), pauses=(), node_faults=()) if calm else scenario
+
+
+def _asks(r: random.Random, job: Owned) -> tuple[Asked, ...]:
+    """What the owner of a job asks for. One that would never end by itself keeps a time limit."""
+    asks, at_s = [], job.at_s
+    for _ in range(r.choice([0, 1, 1, 2, 4])):
+        at_s += r.choice([0.0, 0.01, r.uniform(0, 4), r.uniform(0, 30)])
+        verb = r.choice(["hold", "hold", "requeue", "requeue", "update", "update"])
+        asks.append(Asked(at_s, verb, _update(r, job) if verb == "update" else NO_UPDATE))
+        if verb == "hold":
+            at_s += r.choice([0.0, 0.5, r.uniform(0, 20)])
+            asks.append(Asked(at_s, "release"))
+    return tuple(asks)
+
+
+def _update(r: random.Random, job: Owned) -> Update:
+    return r.choice(
+        [
+            Update(priority=r.choice([0, 50, 100])),
+            Update(urgency=r.choice([1, 10])),
+            Update(queue=r.choice(["other", "third"])),
+            Update(deadline_us=r.choice([1, 10**8])),
+            Update(time_limit_us=r.choice([1, 5_000_000, 40_000_000 if job.spec.time_limit_s else NEVER])),
+        ]
+    )

@@ -5,6 +5,7 @@ really runs, whatever a scheduler believes; what must never be is noted in `wron
 
 * a GPU, or a node's cpus, given twice; two live attempts of a job; a gang that is started in part;
 * a job run again after it had completed, or after its owner had been told that it is cancelled;
+* a job started although its owner holds it;
 * an attempt that does not begin where the job's last checkpoint ended;
 * a stop that gives less grace than the job has asked for.
 """
@@ -73,6 +74,8 @@ class Machine:
         self.completed: set[str] = set()
         self.cancelled: set[str] = set()
         """Jobs whose owners have been told that they are cancelled."""
+        self.held: set[str] = set()
+        """Jobs that waited when their owners were told that they are held."""
         self.listeners: list[Callable[[EngineEvent], None]] = []
         self.gates: set[str] = set()
         self.launched = 0
@@ -418,6 +421,8 @@ class Machine:
             self.wrong(f"{self._who(gang)} is started, and the job had completed")
         if name in self.cancelled and not self.lossy:
             self.wrong(f"{self._who(gang)} is started, and its owner had been told that it is cancelled")
+        if name in self.held and not self.lossy:
+            self.wrong(f"{self._who(gang)} is started, and its owner had been told that it is held")
         if gang.begun_s + SLACK_S < self.best_s.get(name, 0.0):
             self.wrong(f"{self._who(gang)} begins at {gang.begun_s:g} s, and the job had saved {self.best_s[name]:g} s")
 
