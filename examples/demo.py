@@ -7,6 +7,7 @@ ends the jobs and the controller. It needs the extra `jobs`: pip install -e '.[j
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import shutil
@@ -82,8 +83,8 @@ def say(text: str = "") -> None:
 
 
 def spec_of(entry: Entry) -> JobSpec:
-    spec = replace(load_job(ROOT / f"examples/{entry.file}.yaml"), workdir=str(ROOT), queue="research")
-    return live.prepared(replace(spec, **entry.changes))
+    spec = load_job(ROOT / f"examples/{entry.file}.yaml")
+    return replace(spec, user=getpass.getuser(), workdir=str(ROOT), **{"queue": "research", **entry.changes})
 
 
 class Controller:
