@@ -230,7 +230,8 @@ def resumed_from(client: live.Client, job: dict[str, Any]) -> list[str]:
     """Where each attempt after the first says that it goes on."""
     found = []
     for attempt in range(2, job["attempt"] + 1):
-        text = b"".join(live.logs(client, job["job"], attempt=attempt)).decode("utf-8", "replace")
+        printed = client.stream(f"/v1/jobs/{job['job']}/logs", {"rank": 0, "attempt": attempt})
+        text = b"".join(printed).decode("utf-8", "replace")
         found += [line.removeprefix("goes on ") for line in text.splitlines() if line.startswith("goes on ")][:1] or ["the start"]
     return found
 
