@@ -93,16 +93,12 @@ def submit(
         if dry_run:
             answers = [live.submit(client, job, job_id=job_id, dry_run=True) for job in jobs]
         else:
-            answers = _hand_in(client, jobs, job_id)
+            answers = _hand_in(client, jobs, job_id, hold)
         taken = [] if dry_run else [answer for answer in answers if _is_taken(answer)]
         for answer in taken:
             if answer["note"]:
                 note(f"{answer['job']}: {answer['note']}")
         changed: dict[str, dict[str, Any]] = {}
-        if hold and taken:
-            held = live.act(client, "hold", [answer["job"] for answer in taken])
-            refuse_all([error["error"] for error in held["errors"]])
-            changed = {job["job"]: job for job in held["jobs"]}
         if wait and taken:
             if not as_json:
                 who = taken[0]["job"] if len(taken) == 1 else plural(len(taken), "job")
@@ -192,12 +188,12 @@ def _specs(command: list[str] | None, files: Sequence[str], options: dict[str, s
     return found
 
 
-def _hand_in(client: "Client", jobs: "Sequence[JobSpec]", job_id: str) -> list[dict[str, Any]]:
+def _hand_in(client: "Client", jobs: "Sequence[JobSpec]", job_id: str, hold: bool) -> list[dict[str, Any]]:
     from headway.app import live
 
     if len(jobs) == 1:
-        return [live.submit(client, jobs[0], job_id=job_id)]
-    return live.submit_many(client, [(job, "") for job in jobs])
+        return [live.submit(client, jobs[0], job_id=job_id, hold=hold)]
+    return live.submit_many(client, [(job, "") for job in jobs], hold=hold)
 
 
 def _is_taken(answer: dict[str, Any]) -> bool:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 INTERVAL_S = 1.0
 HEAD = 5
 """Jobs of the queue's head that are shown."""
-HEAD_OF = 1_000
-"""Of a longer queue no head is shown: a controller tells the newest jobs first, and to ask for all is too much."""
 RUNNING_SHOWN = 40
 NODES_SHOWN = 64
 PIPE_WIDTH = 110
@@ -63,7 +61,7 @@ def look(client: "Client") -> dict[str, Any]:
         "status": status,
         "nodes": live.nodes(client)["nodes"],
         "running": live.queue(client, states=live.RUNNING, limit=live.PAGE)["jobs"],
-        "queued": live.queue(client, states=["queued"], limit=HEAD_OF)["jobs"][:HEAD] if 0 < waiting <= HEAD_OF else [],
+        "queued": live.queue(client, states=["queued"], limit=HEAD, oldest=True)["jobs"] if waiting else [],
         "waiting": waiting,
     }
 

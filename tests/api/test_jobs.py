@@ -92,6 +92,19 @@ async def test_held_jobs_wait_until_they_are_released(api: Api) -> None:
     assert is_problem(await api.client.post("/v1/jobs/a0/hold"), 422, "has ended")
 
 
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_job_that_is_handed_in_held_never_starts_before_it_is_released(batch: bool, api: Api) -> None:
+    """On an empty cluster, where it would start at once."""
+    body, path = ({"jobs": [entry("a", "a")]}, "/v1/jobs/batch") if batch else (entry("a")["spec"], "/v1/jobs")
+    await api.client.post(path, params={"hold": True, "id": "a"}, json=body)
+    await api.settle()
+    found = (await api.client.get("/v1/jobs/a")).json()
+    assert (found["state"], found["reason"], found["held"], found["attempt"]) == ("queued", "held-by-user", True, 0)
+    await api.client.post("/v1/jobs/a/release")
+    await api.settle()
+    assert (await api.client.get("/v1/jobs/a")).json()["attempt"] == 1
+
+
 async def test_a_requeued_job_goes_on_with_its_next_attempt(api: Api) -> None:
     await fill(api, 1)
     assert (await api.client.post("/v1/jobs/a0/requeue")).json()["state"] == "stopping"
@@ -157,6 +170,14 @@ async def test_pages_show_each_job_once_whatever_comes_meanwhile(limit: int, api
             break
         params["cursor"] = page["next"]
     assert seen == [f"a{n}" for n in range(20)]
+
+
+async def test_the_oldest_may_come_first(api: Api) -> None:
+    await fill(api, 7)
+    page = (await api.client.get("/v1/jobs", params={"state": "queued", "limit": 2, "order": "oldest"})).json()
+    assert [found["job"] for found in page["jobs"]] == ["a4", "a5"] and (page["more"], page["next"]) == (1, "6")
+    page = (await api.client.get("/v1/jobs", params={"limit": 2, "order": "oldest", "cursor": "6"})).json()
+    assert [found["job"] for found in page["jobs"]] == ["a6"] and (page["more"], page["next"]) == (0, "")
 
 
 async def test_pages_of_a_group(api: Api) -> None:

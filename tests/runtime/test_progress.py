@@ -133,9 +133,13 @@ def test_a_lie_is_not_the_measure_of_the_next_one() -> None:
     assert told == [61, 257, 277, *most]
 
 
-def test_without_an_estimate_all_takes_ten_minutes() -> None:
+def test_without_an_estimate_a_short_job_is_believed_up_to_its_total() -> None:
+    """A job of ten seconds that says nothing of its length shows all of its steps; from a minute on its own pace counts."""
     progress, state = Progress(), live(6000, None)
-    assert tell(progress, state, 10, at(6000)) == ([(601, NOTHING, NOTHING)], [Fault.TOO_FAST])
+    assert tell(progress, state, 10, at(6000)) == ([(6000, NOTHING, NOTHING)], [])
+    slow, other = Progress(), live(6000, None)
+    assert tell(slow, other, 60, at(60)) == ([(60, NOTHING, NOTHING)], [])
+    assert tell(slow, other, 70, at(6000)) == ([(60 + 1 + 4 * 15, NOTHING, NOTHING)], [Fault.TOO_FAST])
 
 
 def test_without_a_total_the_first_minute_is_the_measure() -> None:
@@ -217,9 +221,9 @@ def test_whatever_is_told_what_is_kept_can_be(
         second += wait
         for steps, _, _ in tell(progress, state, second, at(step, loss))[0]:
             assert 0 <= steps <= min(step, total or STEPS_MAX)
-            if total and second > 2 * 60:
+            if total and second > 2 * 60 and (estimate_s or any(t >= 60 and s for t, s in credited)):
                 before = max(s for t, s in credited if t <= second)
-                pace = total / (estimate_s or 600)
+                pace = total / estimate_s if estimate_s else 0.0
                 assert steps <= 1 + (before + 4 * max(pace, before / 60) * (second + 5))
             credited.append((second, max(steps, credited[-1][1])))
     assert state.J[c.J_UNITS_DONE, 0] == credited[-1][1] and np.all(state.J[c.J_UNITS_DONE, :1] >= 0)

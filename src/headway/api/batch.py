@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from headway.api.answers import answer
 from headway.api.auth import Person, Principal, visible
 from headway.api.context import LIVE, STATES, Api, handed_in, phases, read_json
-from headway.api.jobs import JOB_SCHEMA, SUBMITTED, JobId
+from headway.api.jobs import JOB_SCHEMA, SUBMITTED, Hold, JobId
 from headway.api.jobviews import job_json, jobs_json, live_rows, phase_of
 from headway.api.problems import problems, status_of
 from headway.api.schemas import BatchOut, Bulk, BulkOut, JobOut
@@ -58,7 +58,7 @@ def add_batch(app: FastAPI, api: Api) -> None:
     controller = api.controller
 
     @app.post("/v1/jobs/batch", openapi_extra=_BATCH_BODY, responses=problems(413), response_model=BatchOut, tags=["jobs"])
-    async def submit_batch(request: Request, who: Person) -> Response:
+    async def submit_batch(request: Request, who: Person, hold: Hold = False) -> Response:
         """Hand many jobs in, in one write of the journal. Each is taken in or refused for itself, as `POST /v1/jobs` would."""
         entries = _entries(await read_json(request, "a batch of jobs"))
         results: list[dict[str, Any] | None] = [None] * len(entries)
@@ -68,7 +68,7 @@ def add_batch(app: FastAPI, api: Api) -> None:
                 sound.append((index, handed_in(who, body), job_id))
             except UserError as error:
                 results[index] = refused(job_id, error)
-        answers = await controller.submit_many([(spec, job_id) for _, spec, job_id in sound])
+        answers = await controller.submit_many([(spec, job_id) for _, spec, job_id in sound], held=hold)
         taken = [found for found in answers if not isinstance(found, UserError)]
         fields = iter(jobs_json(controller, [job for job, _ in taken]))
         for (index, _, job_id), found in zip(sound, answers, strict=True):

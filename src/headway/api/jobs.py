@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -27,6 +27,7 @@ LIST_MAX = 10_000
 WAIT_S_MAX = 30.0
 JobId = Annotated[str, Path(description="a job's id, or its number", max_length=ID_LENGTH_MAX)]
 NewId = Annotated[str, Query(description="an id of one's own: the same job may be handed in again under it")]
+Hold = Annotated[bool, Query(description="held from the start: it waits until it is released")]
 SUBMITTED = ("job", "number", "state", "reason", "message", "note")
 JOB_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -67,12 +68,13 @@ def add_jobs(app: FastAPI, api: Api) -> None:
         who: Person,
         id: NewId = "",
         dry_run: Annotated[bool, Query(description="only check it: it is not taken in")] = False,
+        hold: Hold = False,
     ) -> Response:
         """Hand a job in. 201 when it is new, 200 when it had been handed in before; it is safe in the journal then."""
         spec = handed_in(who, await read_json(request, "a job"))
         if dry_run:
             return answer(dry_run_of(controller, spec, id))
-        job, created = await controller.submit(spec, id)
+        job, created = await controller.submit(spec, id, held=hold)
         return answer(submitted(controller, job, created), 201 if created else 200)
 
     @app.get("/v1/jobs", responses=problems(), response_model=JobList, tags=["jobs"])
@@ -84,23 +86,25 @@ def add_jobs(app: FastAPI, api: Api) -> None:
         group: Annotated[str, Query()] = "",
         limit: Annotated[int, Query(ge=1, le=LIST_MAX)] = 1000,
         cursor: Annotated[str, Query(description="`next` of the page before", pattern="^([0-9]{1,18})?$")] = "",
+        order: Annotated[Literal["newest", "oldest"], Query(description="which jobs come first where there are more")] = "newest",
     ) -> Response:
-        """Jobs by number; of many, the newest. With `next` as `cursor` come the next older ones: none twice, none left out,
-        whatever has been handed in meanwhile."""
+        """Jobs by number; of many, the newest (or the oldest). With `next` as `cursor` come the next older (newer) ones: none
+        twice, none left out, whatever has been handed in meanwhile."""
         wanted, rows = phases(state), live_rows(controller)
-        before = int(cursor) if cursor else c.NEVER
+        newest, at = order == "newest", int(cursor) if cursor else -1
         found = [
             job
             for job in controller.board
-            if (not queue or job.queue == queue) and (not user or job.user == user) and job.number < before and who.sees(job)
+            if (not queue or job.queue == queue) and (not user or job.user == user) and who.sees(job)
+            if at < 0 or (job.number < at if newest else job.number > at)
             if phase_of(job, rows.get(job.number)) in wanted
         ]
         if group:
             kept = [fields for fields in jobs_json(controller, found, rows) if fields["group"] == group]
-            more, kept = len(kept) - len(kept[-limit:]), kept[-limit:]
+            more, kept = max(len(kept) - limit, 0), kept[-limit:] if newest else kept[:limit]
         else:
-            kept, more = jobs_json(controller, found[-limit:], rows), max(len(found) - limit, 0)
-        return answer({"jobs": kept, "more": more, "next": str(kept[0]["number"]) if more else ""})
+            kept, more = jobs_json(controller, found[-limit:] if newest else found[:limit], rows), max(len(found) - limit, 0)
+        return answer({"jobs": kept, "more": more, "next": str(kept[0 if newest else -1]["number"]) if more else ""})
 
     @app.get("/v1/jobs/{job_id}", responses=problems(404, 410), response_model=JobDetail, tags=["jobs"])
     async def show(

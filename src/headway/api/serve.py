@@ -260,15 +260,15 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         task.add_done_callback(reloads.discard)
 
     try:
+        access = Access(home.token(), owner_name(), TokenStore(home.tokens_file), controller.reporting.tokens)
+        server = ApiServer(controller, access, prepared.port, reloader, host=prepared.host)
+        controller.url = server.url  # which the tasks of the very first round are told
         await controller.start()
         keeper = Keeper(controller.journal, prepared.chosen.policy)
         keeper.start()
         has_terminal = _terminal_lives()
         loop.add_signal_handler(signal.SIGHUP, lambda: _hung_up(has_terminal, controller.stop, reload))
-        access = Access(home.token(), owner_name(), TokenStore(home.tokens_file), controller.reporting.tokens)
-        server = ApiServer(controller, access, prepared.port, reloader, host=prepared.host)
         await server.start()
-        controller.url = server.url
         ready = Ready(
             server.url,
             home.root,

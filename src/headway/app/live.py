@@ -49,20 +49,21 @@ def submitter(client: Client, environment: Mapping[str, str]) -> str:
         return str(os.getuid())
 
 
-def submit(client: Client, spec: JobSpec, *, job_id: str = "", dry_run: bool = False) -> Json:
-    """Hand a job in; what the controller says of it. `dry_run`: only what it would say."""
-    params = {key: value for key, value in (("id", job_id), ("dry_run", dry_run)) if value}
+def submit(client: Client, spec: JobSpec, *, job_id: str = "", dry_run: bool = False, hold: bool = False) -> Json:
+    """Hand a job in; what the controller says of it. `dry_run`: only what it would say. `hold`: it does not start yet."""
+    params = {key: value for key, value in (("id", job_id), ("dry_run", dry_run), ("hold", hold)) if value}
     return client.ask("POST", "/v1/jobs", params=params, body=to_json(spec, compact=True), keys=("state", "message"))
 
 
-def submit_many(client: Client, jobs: Sequence[tuple[JobSpec, str]]) -> list[Json]:
+def submit_many(client: Client, jobs: Sequence[tuple[JobSpec, str]], *, hold: bool = False) -> list[Json]:
     """Hand jobs in, each with an id or none; what the controller says of each: an answer, or `error` and `status`."""
     results: list[Json] = []
     batch: list[Json] = []
     size_bytes = 0
 
     def send() -> None:
-        results.extend(client.ask("POST", "/v1/jobs/batch", body={"jobs": batch}, keys=("results",))["results"])
+        params = {"hold": hold} if hold else None
+        results.extend(client.ask("POST", "/v1/jobs/batch", params=params, body={"jobs": batch}, keys=("results",))["results"])
         batch.clear()
 
     for spec, job_id in jobs:
@@ -80,13 +81,16 @@ def submit_many(client: Client, jobs: Sequence[tuple[JobSpec, str]]) -> list[Jso
 
 # -- looking ---------------------------------------------------------------------------------------------------------
 def queue(
-    client: Client, *, states: Sequence[str] = (), name: str = "", user: str = "", group: str = "", limit: int = 1000
-) -> Json:
-    """Jobs in these states (`live` and `ended` stand for several), of a queue, of a user, of a group; the newest `limit`, and
-    how many `more` there are.
+    client: Client, *, states: Sequence[str] = (), name: str = "", user: str = "", group: str = "", limit: int = 1000,
+    oldest: bool = False,
+) -> Json:  # fmt: skip
+    """Jobs in these states (`live` and `ended` stand for several), of a queue, of a user, of a group; the newest (or the
+    `oldest`) `limit`, and how many `more` there are.
     """
     wanted = {"state": ",".join(states), "queue": name, "user": user, "group": group}
     params: dict[str, Any] = {key: value for key, value in wanted.items() if value}
+    if oldest:
+        params["order"] = "oldest"
     return client.ask("GET", "/v1/jobs", params=params | {"limit": limit}, keys=("jobs", "more"))
 
 

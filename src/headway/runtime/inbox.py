@@ -21,6 +21,8 @@ class Submission:
     spec: JobSpec
     public_id: str
     answer: asyncio.Future[tuple[JobRecord, bool]]
+    held: bool = False
+    """Whether it is held from the start."""
 
 
 @dataclass(slots=True)

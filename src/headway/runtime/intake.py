@@ -112,8 +112,10 @@ class Intake:
         out.add(now, EventKind.SUBMITTED, number, payload=payload, text=text)
         if why := too_large(spec, row, self.state, self.here):
             out.add(now, EventKind.REJECTED, number, a=Reason.LARGER_THAN_CLUSTER, text=why)
-        else:
-            grants.spend(spec.user, int(row[c.J_URGENCY]))
+            return public_id
+        grants.spend(spec.user, int(row[c.J_URGENCY]))
+        if entry.held:
+            out.add(now, EventKind.HOLD_SET, number, a=1)
         return public_id
 
     def _known(self, public_id: str, fresh: dict[str, tuple[int, str]]) -> tuple[int, str] | None:

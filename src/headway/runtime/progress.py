@@ -6,10 +6,11 @@ clock; `now_us` is when the reports have come in, the only time that a job canno
 **Steps.** A job may go on from its checkpoint with lower steps than it had; the tables keep the highest. Upwards, it is credited
 with what it had at its last *mark*, and `FASTER_MAX` times what its pace gives for its run time since (and a
 `SLACK_US`). Marks are set when it has
-run for `SETTLE_US`, and at each doubling of its run time. The pace is the greater of the announced one (total ÷ estimate; without
-an estimate, all in `UNANNOUNCED_US`) and the one measured up to the mark, so that a lie is not at once the measure of the next
-one: in each doubling of its run time a job can at most have five times the steps. Without a total nothing is compared before the
-first mark. A job without processes makes no steps: what it tells before they live, or after, is refused.
+run for `SETTLE_US`, and at each doubling of its run time. The pace is the greater of the announced one (total ÷ estimate) and
+the one measured up to the mark, so that a lie is not at once the measure of the next one: in each doubling of its run time a job
+can at most have five times the steps. A job that has announced no pace, for want of a total or of an estimate, is compared with
+nothing before it has a measured one. A job without processes makes no steps: what it tells before they live, or after, is
+refused.
 
 **What cannot be told.** The total is what was handed in: one that is reported is held against it and goes no further. Nobody
 gets beyond his total. Accuracies lie within 0 … 1, losses are bounded by `core.events.report_ints`; what is no such figure
@@ -36,8 +37,6 @@ FASTER_MAX = 4.0
 """By how much a job may be faster than its pace and be believed."""
 SETTLE_US = 60 * US_PER_S
 """The run time before which nothing is measured: jobs compile, load and warm up."""
-UNANNOUNCED_US = 600 * US_PER_S
-"""A job that says nothing of its length is taken to need so long, for its pace alone."""
 SLACK_US = 5 * US_PER_S
 """So much more run time, and one step, are believed: steps come in lumps, and reports are late."""
 EACH_US = US_PER_S
@@ -257,9 +256,9 @@ class Progress:
 def believed_max(pace: Pace, ran_us: int, total: int, estimate_us: int) -> int:
     """Up to how many steps a job is believed that has run for `ran_us`. `total` 0: it has named none."""
     measured = pace.mark_steps / pace.mark_run_us if pace.mark_run_us else 0.0
-    if total <= 0 and measured <= 0:
+    announced = max(total, 0) / max(estimate_us, 1) if estimate_us < c.NEVER else 0.0
+    if announced <= 0 and measured <= 0:
         return STEPS_MAX
-    announced = total / (max(estimate_us, 1) if estimate_us < c.NEVER else UNANNOUNCED_US)
     since_us = max(ran_us - pace.mark_run_us, 0) + SLACK_US
     most = pace.mark_steps + 1 + int(FASTER_MAX * max(announced, measured) * since_us)
     return min(max(most, pace.credited), STEPS_MAX)

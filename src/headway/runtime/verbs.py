@@ -70,22 +70,25 @@ class Verbs:
         raise NotImplementedError
 
     # -- handing in -----------------------------------------------------------------------------------------------
-    async def submit(self, spec: JobSpec, public_id: str = "") -> tuple[JobRecord, bool]:
+    async def submit(self, spec: JobSpec, public_id: str = "", *, held: bool = False) -> tuple[JobRecord, bool]:
         """Hand a valid job in; returns its record, and whether it is new. With a `public_id` of one's own the same job can be
-        handed in again without harm. A job larger than the cluster is new, and rejected.
+        handed in again without harm. A job larger than the cluster is new, and rejected. One that is `held` does not start before
+        it is released.
 
         Raises:
             ConflictError: the id belongs to a job with another spec.
             UserError: an id that is no name, or a demand that can't be met.
         """
-        entry = Submission(spec, public_id, asyncio.get_running_loop().create_future())
+        entry = Submission(spec, public_id, asyncio.get_running_loop().create_future(), held)
         self._ask(entry)
         return await entry.answer
 
-    async def submit_many(self, jobs: Sequence[tuple[JobSpec, str]]) -> list[tuple[JobRecord, bool] | UserError]:
+    async def submit_many(
+        self, jobs: Sequence[tuple[JobSpec, str]], *, held: bool = False
+    ) -> list[tuple[JobRecord, bool] | UserError]:
         """As `submit`, for many jobs in one write; the answers in the order of the jobs."""
         loop = asyncio.get_running_loop()
-        entries = [Submission(spec, public_id, loop.create_future()) for spec, public_id in jobs]
+        entries = [Submission(spec, public_id, loop.create_future(), held) for spec, public_id in jobs]
         self._ask(*entries)
         answers: list[tuple[JobRecord, bool] | UserError] = []
         for found in await asyncio.gather(*(entry.answer for entry in entries), return_exceptions=True):
