@@ -21,12 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway import __version__
 from headway.api.meters import Meters
 from headway.api.problems import VERSION_HEADER, ForbiddenError, GoneError, problem
-from headway.core import columns as c
-from headway.core.columns import Phase
 from headway.core.errors import shown
 from headway.runtime.board import JobRecord
 from headway.runtime.controller import Controller
 from headway.runtime.intake import NoSuchJobError
+from headway.runtime.jobtokens import is_present
 from headway.runtime.tokens import Role, TokenStore
 
 OPEN = frozenset({"/healthz", "/readyz", "/v1/openapi.json"})
@@ -100,15 +99,6 @@ class Access:
         return self.store is not None and self.store.has_expired(token)
 
 
-def is_current(controller: Controller, job: int, attempt: int) -> bool:
-    """Whether an attempt is a job's present one and has not ended."""
-    row = controller.state.row(job)
-    if row is None:
-        return False
-    J = controller.state.J
-    return bool(J[c.J_ATTEMPT, row] == attempt and Phase.QUEUED < J[c.J_PHASE, row] <= Phase.STOPPING)
-
-
 @dataclass(slots=True)
 class Guard:
     """Lets through only requests with a token that is good now, and bodies that are not too large; adds the version to every
@@ -148,7 +138,7 @@ class Guard:
                 detail = "this token has expired: ask for a new one" if expired else _NO_TOKEN
                 await problem(401, detail, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
                 return
-            if who.role is None and not is_current(self.controller, who.job, who.attempt):
+            if who.role is None and not is_present(self.controller.state, who.job, who.attempt):
                 detail = f"attempt {who.attempt} of job {who.job} is over, and its token with it"
                 await problem(410, detail)(scope, receive, send)
                 return
@@ -229,7 +219,7 @@ def still_valid(access: Access, controller: Controller, request: Request) -> boo
     """Whether the token of a request that is still being answered has not been revoked meanwhile."""
     _, _, given = request.headers.get("authorization", "").partition(" ")
     who = access.who(given.strip())
-    return who is not None and (who.role is not None or is_current(controller, who.job, who.attempt))
+    return who is not None and (who.role is not None or is_present(controller.state, who.job, who.attempt))
 
 
 def of_attempt(who: Principal, job: JobRecord, attempt: int) -> None:

@@ -57,7 +57,7 @@ class JobTokens:
 def is_present(state: State, job: int, attempt: int) -> bool:
     """Whether an attempt is the job's present one, and has not ended."""
     row = state.row(job)
-    return row is not None and state.J[c.J_ATTEMPT, row] == attempt and state.J[c.J_PHASE, row] != Phase.QUEUED
+    return row is not None and bool(state.J[c.J_ATTEMPT, row] == attempt and state.J[c.J_PHASE, row] != Phase.QUEUED)
 
 
 def load_key(path: Path) -> bytes:
