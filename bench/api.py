@@ -1,9 +1,9 @@
 """How fast the API is, over real HTTP: one by one, in batches, with 10,000 jobs queued.
 
-    python bench/api.py [--jobs 10000] [--clients 8]
+    python bench/api.py [--jobs 10000] [--policy fifo] [--clients 8]
 
-The controller runs in a process of its own, with a real journal and the local engine's stand-in that starts nothing new after
-the first jobs: what is measured is what the API, the controller and the journal need.
+The controller runs in a process of its own, with a real journal, at its usual pace, and with an engine that only answers; the
+first jobs take all there is. What is measured is what the API, the controller, the policy and the journal need.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ SPEC = {"schema": 1, "name": "train", "run": "python train.py --epochs 30", "wor
         "resources": {"gpu_alternatives": [{"milli": 1000}]}, "time_limit_s": 3600.0}  # fmt: skip
 
 
-def serve(path: str, queue: Any) -> None:
+def serve(path: str, policy: str, queue: Any) -> None:
     """The server's process."""
     import asyncio
 
-    from tests.runtime.fake import World
-
+    from bench.live import Answers, brains
     from headway.api.auth import Access
     from headway.api.server import ApiServer
+    from headway.engines.base import NodeInfo
+    from headway.policies.registry import choose
+    from headway.runtime.controller import Controller
+    from headway.runtime.journal import Journal
 
     async def run() -> None:
-        world = World(Path(path), "fifo", nodes=1, gpus=4)
-        world.engine.work_us = dict.fromkeys(range(1, 9), 1 << 50)
-        controller = await world.start()
+        engine = Answers((NodeInfo("n0", 4, "gpu", 64_000, 10**12),))
+        controller = Controller(Journal(Path(path)), engine, brains(choose(policy).policy))
+        await controller.start()
         server = ApiServer(controller, Access(TOKEN))
         await server.start()
         queue.put(server.url)
@@ -72,12 +75,13 @@ def timed(what: str, count: int, do: Any) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--policy", default="fifo")
     parser.add_argument("--clients", type=int, default=8)
     args = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         urls = context.Queue()
-        process = context.Process(target=serve, args=(f"{folder}/journal.db", urls), daemon=True)
+        process = context.Process(target=serve, args=(f"{folder}/journal.db", args.policy, urls), daemon=True)
         process.start()
         SERVER.append(process.pid or 0)
         url = urls.get(timeout=600)
