@@ -23,9 +23,10 @@ LINES_MAX = 500
 # `job/` lives in the training script's process; two readers of `progress/` wait for files and for a process.
 CLOCK_ROOMS = (
     "runtime/", "engines/", "app/", "cli.py", "sim/run.py", "job/", "progress/patterns.py", "progress/tensorboard.py",
+    "api/meters.py", "api/tokens.py",
 )  # fmt: skip
 # Where how long our own code took may be measured: `decide_ms`, and budgets of long commands.
-STOPWATCH_ROOMS = (*CLOCK_ROOMS, "core/round.py", "testing/fuzz.py", "warm.py")
+STOPWATCH_ROOMS = (*CLOCK_ROOMS, "api/auth.py", "core/round.py", "testing/fuzz.py", "warm.py")
 PRINT_ROOMS = ("cli.py", "warm.py", "__main__.py", "testing/fuzz.py")
 
 CLOCKS = frozenset(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from fastapi import FastAPI
 from tests.runtime.fake import US, World, job
 
-from headway.api.why import plain, register
 from headway.app import live, why_live
 from headway.app.calibration import SCORES_MIN, Range
 from headway.app.why_text import span, text
@@ -119,31 +115,6 @@ async def test_forecasts_are_held_against_what_happens(world: World) -> None:
     moved = told["forecast"]["start_s"]
     assert raw.p50 is not None and moved["p90"] < raw.p90, "all were four times too long: it comes earlier than was said"
     assert any("the last 26 forecasts" in note for note in told["forecast"]["notes"])
-
-
-async def test_the_api_answers_and_hides_what_is_not_for_whoever_asks(world: World) -> None:
-    app, other = FastAPI(), FastAPI()
-    world.engine.work_us = {1: 100 * US}
-    await world.submit(job("a"), "mine")
-    register(app, world.controller)
-
-    def nobodys(job_id: str) -> Any:
-        raise LookupError(job_id)
-
-    register(other, world.controller, nobodys)
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://headway") as client:
-        answer = await client.get("/v1/jobs/mine/why")
-        assert answer.status_code == 200 and answer.json()["job"] == "mine" and "forecast" in answer.json()
-        both = await asyncio.gather(*(client.get("/v1/jobs/1/why") for _ in range(5)))
-        assert {one.json()["phase"] for one in both} == {"running"}
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(other), base_url="http://headway") as client:
-        with pytest.raises(LookupError):
-            await client.get("/v1/jobs/mine/why")
-
-
-def test_numbers_that_are_not_finite_are_null() -> None:
-    assert plain({"a": [float("nan"), 1.5, (float("inf"), "x")], "b": None}) == {"a": [None, 1.5, [None, "x"]], "b": None}
 
 
 @pytest.mark.parametrize(

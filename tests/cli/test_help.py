@@ -62,7 +62,7 @@ def complete(words: str, **environment: str) -> list[str]:
 
 
 def test_the_shell_completes_verbs() -> None:
-    assert complete("headway re") == ["release", "requeue", "reload", "restore", "report", "reproduce"]
+    assert complete("headway re") == ["release", "requeue", "reload", "restore", "report", "replay", "reproduce"]
 
 
 def test_without_a_controller_no_job_is_completed(tmp_path: Any) -> None:

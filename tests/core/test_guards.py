@@ -108,7 +108,7 @@ GUARDS: dict[str, list[tuple[str, str, str, str]]] = {
         ("a loss that was not told is none", "if loss != c.NOTHING:", "if True:", "test_apply: test_observations()"),
         ("a loss that rises is no drop", "drop = min(max(J[c.J_LOSS, row] - loss, 0), DROPS_MAX)", "drop = J[c.J_LOSS, row] - loss", "test_apply: test_observations()"),
         ("an accuracy that was not told is none", "if accuracy != c.NOTHING:", "if True:", "test_apply: test_observations()"),
-        ("saved units do not go back", "max(e[c.E_A], J[c.J_UNITS_SAVED, row])", "e[c.E_A]",
+        ("saved units do not go back", "if units >= J[c.J_UNITS_SAVED, row]:", "if units >= 0:",
          "test_apply: test_saved_units_never_go_back_and_a_stop_falls_back_to_them()"),
         ("usage is of a task that is there", "if task < 0 or task >= J[c.J_HELD_TASKS, row]:", "if False:",
          "test_apply: test_usage_moves_what_is_used_on_the_held_place_and_goes_with_it()"),

@@ -35,6 +35,9 @@ cluster.nodes             2x1
 cluster.round             200ms
 engine.silent             15s
 limits.body               1MB
+limits.logs               20
+limits.queue              100000
+limits.reports            10000
 policy                    tiresias:queues=3
 quarantine.quiet          30m
 quarantine.troubles       3

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import pytest
 
-from headway.api.schemas import JobOut, job_fields
+from headway.api.jobviews import job_json
+from headway.api.schemas import JobOut
 from headway.cli_output import columns, job_line
 from headway.core.columns import EventKind, Phase
 from headway.core.events import EventBuffer
@@ -109,10 +110,10 @@ def test_a_name_in_any_script_is_listed_as_it_is(name: str) -> None:
     async def body(cluster: Cluster) -> None:
         job = await cluster.submit(name, work_s=1.0, queue=name, user=name)
         for _ in range(2):
-            fields = job_fields(cluster.controller, cluster.controller.find(name))
+            fields = job_json(cluster.controller, cluster.controller.find(name))
             assert JobOut.model_validate_json(JobOut(**fields).model_dump_json()).name == name
             assert (fields["queue"], fields["user"], fields["name"]) == (name, name, name) and name in job_line(fields)
-            assert name in columns(("NAME", "X"), [(fields["name"], "")])[1]
+            assert name in columns(("X", "NAME"), [("", fields["name"])])[1]
             assert await cluster.end(job) == ["COMPLETED"]
         await cluster.down()
         await cluster.up()

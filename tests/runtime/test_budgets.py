@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.api.schemas import job_fields
+from headway.api.jobviews import job_json
 from headway.core import columns as c
 from headway.core.columns import Phase, Reason
 from headway.core.events import EventBuffer
@@ -54,8 +54,8 @@ async def test_a_job_beyond_the_budget_has_what_is_left_and_its_owner_is_told(wo
         "",
         "",
     ]
-    assert job_fields(world.controller, records[1])["note"] == records[1].note
-    assert job_fields(world.controller, records[1])["urgency"] == 8
+    assert job_json(world.controller, records[1])["note"] == records[1].note
+    assert job_json(world.controller, records[1])["urgency"] == 8
 
 
 async def test_each_user_has_his_own_and_the_default_is_for_who_is_not_named(world: World) -> None:
