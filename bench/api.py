@@ -35,6 +35,7 @@ def serve(path: str, policy: str, queue: Any) -> None:
     import asyncio
 
     from bench.live import Answers, brains
+
     from headway.api.auth import Access
     from headway.api.server import ApiServer
     from headway.engines.base import NodeInfo
