@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -203,3 +204,20 @@ def test_a_thread_that_never_ends_does_not_keep_the_process() -> None:
     words = "import threading; from headway.runtime.rounds import Daemons; Daemons().submit(threading.Event().wait)"
     assert subprocess.run([sys.executable, "-c", words], timeout=30, check=False).returncode == 0
     assert Daemons().submit(lambda: 7).result(5) == 7
+
+
+def test_an_idle_thread_is_used_again_and_a_busy_one_is_not_waited_for() -> None:
+    daemons, come_back = Daemons(), threading.Event()
+    first = daemons.submit(threading.current_thread).result(5)
+    lost = daemons.submit(lambda: come_back.wait(5) and threading.current_thread())
+    other = daemons.submit(threading.current_thread).result(5)
+    assert other is not first
+    with pytest.raises(ZeroDivisionError):
+        daemons.submit(lambda: 1 // 0).result(5)
+    assert daemons.submit(threading.current_thread).result(5) is other
+    daemons.shutdown()
+    come_back.set()
+    assert lost.result(5) is first
+    for thread in (first, other):
+        thread.join(5)
+        assert not thread.is_alive()

@@ -217,9 +217,10 @@ def next_overdue_us(state: State) -> int:
 
 
 def _limited_rows(state: State) -> list[int]:
-    J = state.J[:, : state.C[c.C_ROWS]]
-    found: list[int] = np.flatnonzero((J[c.J_PHASE] == Phase.RUNNING) & (J[c.J_TIME_LIMIT] < c.NEVER)).tolist()
-    return found
+    """Of the few that run: this is asked at every step, however many wait."""
+    running = np.flatnonzero(state.J[c.J_PHASE, : state.C[c.C_ROWS]] == Phase.RUNNING)
+    limited: list[int] = running[state.J[c.J_TIME_LIMIT, running] < c.NEVER].tolist()
+    return limited
 
 
 def _runs_until_us(state: State, row: int) -> int:

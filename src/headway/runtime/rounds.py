@@ -21,11 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -91,21 +94,55 @@ class Pace:
 
 
 class Daemons(Executor):
-    """Runs each call in a thread of its own that ends with the process, whatever it does: no policy can keep it from ending."""
+    """Runs calls in threads that end with the process, whatever they do: no policy can keep it from ending. A thread that is idle
+    is used again, since starting one takes the loop longer than a round with little to decide; one that never comes back is
+    left alone, and another takes its place."""
+
+    def __init__(self) -> None:
+        self._idle: deque[SimpleQueue[Callable[[], None] | None]] = deque()
+        self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
+        try:
+            calls = self._idle.pop()
+        except IndexError:
+            calls = SimpleQueue()
+            Thread(target=self._serve, args=(calls,), name="headway-thinks", daemon=True).start()
 
         def work() -> None:
             if not future.set_running_or_notify_cancel():
+                self._rest(calls)
                 return
             try:
-                future.set_result(fn(*args, **kwargs))
+                result = fn(*args, **kwargs)
             except BaseException as error:
+                self._rest(calls)
                 future.set_exception(error)
+            else:
+                self._rest(calls)
+                future.set_result(result)
 
-        Thread(target=work, name="headway-thinks", daemon=True).start()
+        calls.put(work)
         return future
+
+    def _serve(self, calls: SimpleQueue[Callable[[], None] | None]) -> None:
+        while (call := calls.get()) is not None:
+            call()
+            del call  # what it has seen is not to be kept until the next one comes
+
+    def _rest(self, calls: SimpleQueue[Callable[[], None] | None]) -> None:
+        """Before whoever asked hears of the end: what he asks for next finds the thread idle."""
+        self._idle.append(calls)
+        if self._closed:
+            self.shutdown()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the idle threads end, and the others after their call. Nothing is waited for or cancelled, whatever is asked."""
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().put(None)
 
 
 class Inline(Executor):
@@ -368,6 +405,7 @@ class Rounds:
         if self._lost is not None:
             self._lost.cancel()
         self._asked = None
+        self._worker.shutdown(wait=False)
 
 
 def _meanwhile(brains: Brains, pace: Pace) -> Meanwhile:
