@@ -48,7 +48,7 @@ def fitting_run() -> Book:
 
 
 def test_the_profile_is_the_world_that_made_the_run() -> None:
-    profile = fit(gather(fitting_run().recorded(), "fit"))
+    profile = fit(*[gather(fitting_run().recorded(), "fit")] * 2)
     assert profile.warm_us / 1e6 == pytest.approx(WARM_S, rel=1e-6)
     assert profile.kinds["svm"].pace_us / 1e6 == pytest.approx(PACE_S["svm"], rel=1e-6)
     # One preempted job of the other model: its pace and what going on costs can't be told apart, but for their sum.
@@ -57,10 +57,27 @@ def test_the_profile_is_the_world_that_made_the_run() -> None:
     assert (profile.start_us, profile.save_us) == (START_S * 1e6, SAVE_S * 1e6)
 
 
+def test_work_is_learnt_where_nobody_is_stopped_and_stopping_where_many_are() -> None:
+    """By hand: 100 and 500 steps in 1 + 2 and 5 + 2 s, so 10 ms a step and 2 s before the first; a second attempt and saving are
+    those of the other run."""
+    steady = Book()
+    for number, steps in enumerate((100, 500), start=1):
+        steady.job(number, 0, model=Model(name="svm"), progress=Progress(total=steps))
+    steady.start(0, 1, 1, up=0.25)
+    steady.say(3.25, EventKind.COMPLETED, 1, 1)
+    steady.start(3.25, 2, 1, up=3.5)
+    steady.say(10.5, EventKind.COMPLETED, 2, 1)
+    stopped = gather(fitting_run().recorded(), "stopped")
+    profile = fit(gather(steady.recorded(), "steady"), stopped)
+    assert {name: kind.pace_us for name, kind in profile.kinds.items()} == {"svm": pytest.approx(10_000, rel=1e-6)}
+    assert profile.warm_us == pytest.approx(2e6, rel=1e-6) and profile.start_us == 250_000
+    assert (profile.again_us, profile.save_us) == (fit(stopped, stopped).again_us, SAVE_S * 1e6)
+
+
 def test_jobs_are_foretold_from_other_runs_alone() -> None:
     """Two jobs of 300 and 200 steps at once on one slot, under fifo: 0.5 + 3 + 3 s; then 0.5 + 3 + 2 s. The second really took a
     second longer than that: 12 s from its submission are foretold, and 13 s have passed."""
-    profile = fit(gather(fitting_run().recorded(), "fit"))
+    profile = fit(*[gather(fitting_run().recorded(), "fit")] * 2)
     book = Book()
     book.job(1, 0, model=Model(name="svm"), progress=Progress(total=300))
     book.job(2, 0, model=Model(name="svm"), progress=Progress(total=200))
@@ -117,14 +134,15 @@ def test_runs_are_kept_and_go_on(tmp_path: Path) -> None:
     for _ in range(2):
         ready = live.prepare(request)
         report, numbers, files = live.run(request, ready, tell=lambda *at: told.append(at), run_one=run_one)
-    assert ran == [f"{live.FIT_POLICY} 3", "fifo 3", "srtf 3"] and told == [(1, 3), (2, 3), (3, 3)] * 2
+    assert ran == [*(f"{policy} 3" for policy in live.FIT_POLICIES), "fifo 3", "srtf 3"]
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)] * 2
     assert all(path.is_file() for path in files) and report.errors["jobs"] == 6
     json.dumps(numbers, allow_nan=False)
     page = (tmp_path / "out" / live.HTML).read_text()
     assert (page.count("<circle") == 6 + 2 and "not reached" not in page.split("<pre>")[0]) or "50 are wanted" in page
     (tmp_path / "out" / "fifo-1" / "journal.db").unlink()
     live.run(request, live.prepare(request), run_one=run_one)
-    assert ran[3:] == ["fifo 3"]
+    assert ran[4:] == ["fifo 3"]
 
 
 def _batch() -> EventBatch:
@@ -161,7 +179,7 @@ def test_real_processes_are_foretold(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scripts.mkdir()
     (scripts / "train.py").write_text(Path(__file__).with_name("stand_in_train.py").read_text())
     monkeypatch.setattr(live_jobs, "GAP_S", 0.4)
-    monkeypatch.setattr(live, "FIT_POLICY", "tiresias:threshold=1,queues=2")
+    monkeypatch.setattr(live, "FIT_POLICIES", ("fifo", "tiresias:threshold=1,queues=2"))
     request = LiveRequest(out=tmp_path / "out", jobs=6, policies="fifo", seeds=1, slots=2, scripts=scripts)
     report, _, _ = live.run(request, live.prepare(request))
     assert report.errors["jobs"] == 6 and report.figures["fifo"][0]["finished"] == 6

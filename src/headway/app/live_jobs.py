@@ -140,7 +140,7 @@ async def _run(policy: str, jobs: Sequence[LiveJob], scripts: Path, home: Home, 
     engine = LocalEngine(home.engine_dir, {"n0": slots}, home=home.root, idle_s=1.0)
     controller = Controller(
         Journal(home.journal), engine, Brains(chosen.policy, keep, keep), pace=Pace(interval_us=round(INTERVAL_S * 1e6)),
-        capabilities=engine.capabilities(), settings=settings,
+        capabilities=engine.capabilities(), settings=settings, home=home.root,
     )  # fmt: skip
     try:
         await controller.start()

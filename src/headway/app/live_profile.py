@@ -1,6 +1,6 @@
 """What runs of real jobs teach the simulator about jobs of the same kind, and how well it then foretells other runs.
 
-A *kind* is a model on so many workers. Over the jobs of the fitting run, the time in which a job's attempts worked is
+A *kind* is a model on so many workers. Over the jobs of a fitting run, the time in which a job's attempts worked is
 ``warm + pace(kind) · steps + again · (attempts − 1)``, by least squares with no negative figure; starting and saving are medians.
 Nothing of the run that is foretold is used but which jobs came when.
 """
@@ -69,12 +69,19 @@ def kind_of(facts: Facts, job: Job) -> str:
     return model if workers == 1 else f"{model} x{workers}"
 
 
-def fit(facts: Facts) -> Profile:
-    """The profile of a run.
+def fit(steady: Facts, stopped: Facts) -> Profile:
+    """The profile of two runs: times of work from one in which nobody is stopped, those of saving and going on from one in which
+    many are. There, who is stopped while he starts has made no step, which would be taken for slow ones.
 
     Raises:
-        UserError: no job of the run completed.
+        UserError: no job of a run completed.
     """
+    other = _fit_one(stopped)
+    return replace(_fit_one(steady), again_us=other.again_us, save_us=other.save_us)
+
+
+def _fit_one(facts: Facts) -> Profile:
+    """What one run says."""
     done = [job for job in facts.jobs.values() if job.phase == Phase.COMPLETED and job.ran and not job.why]
     if not done:
         raise UserError("no job of the fitting run has completed: nothing can be learned of it")

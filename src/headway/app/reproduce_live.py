@@ -2,7 +2,8 @@
 command line.
 
 One run after the other, each with all the cores. A run that is done is a line of `live.jsonl`, and its journal is kept: one that
-was stopped goes on. Seed 0 is for fitting, under a policy of its own that stops jobs often; the judged seeds begin at 1.
+was stopped goes on. Seed 0 is for fitting, once under a policy that stops nobody and once under one that stops jobs often; the
+judged seeds begin at 1.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from headway.report.live import LiveReport, markdown, page
 
 LOG, HTML, MARKDOWN = "live.jsonl", "live.html", "live.md"
 FIT_SEED = 0
-FIT_POLICY = "tiresias:threshold=6,queues=2"
-"""Who has had six seconds makes way for newcomers: so saving and going on can be measured, and nobody is stopped for ever."""
+FIT_POLICIES = ("fifo", "tiresias:threshold=6,queues=2")
+"""Of the first, the times of work that nobody interrupts. Under the second, who has had six seconds makes way for newcomers: so
+saving and going on can be measured, and nobody is stopped for ever."""
 POLICIES = "mlf-h+mlf-c,tiresias,fifo"
 MEDIAN_MAX, P90_MAX, JOBS_MIN = 0.10, 0.25, 50
 """What the errors are held against."""
@@ -75,11 +77,17 @@ class LiveRun:
 class PreparedLive:
     """A request that has been read and checked."""
 
-    runs: tuple[LiveRun, ...]
+    fitting: tuple[LiveRun, ...]
+    judged: tuple[LiveRun, ...]
     """The fitting run first."""
     scripts: Path
     slots: int
     jobs: int
+
+    @property
+    def runs(self) -> tuple[LiveRun, ...]:
+        """All, in the order in which they are made."""
+        return (*self.fitting, *self.judged)
 
 
 def prepare(request: LiveRequest) -> PreparedLive:
@@ -102,7 +110,8 @@ def prepare(request: LiveRequest) -> PreparedLive:
     check_folder(request.out, LOG)
     slots = request.slots or cores()
     judged = [LiveRun(spec, seed) for seed in range(FIT_SEED + 1, FIT_SEED + 1 + request.seeds) for spec in specs]
-    return PreparedLive((LiveRun(FIT_POLICY, FIT_SEED), *judged), scripts, slots, request.jobs)
+    fitting = tuple(LiveRun(policy, FIT_SEED) for policy in FIT_POLICIES)
+    return PreparedLive(fitting, tuple(judged), scripts, slots, request.jobs)
 
 
 def split_policies(text: str) -> list[str]:
@@ -160,12 +169,12 @@ def _facts(out: Path, one: LiveRun) -> Facts:
 
 
 def judge(request: LiveRequest, ready: PreparedLive) -> LiveReport:
-    """Fit on the first run, foretell the others, and gather all figures."""
-    profile = fit(_facts(request.out, ready.runs[0]))
+    """Fit on the runs that are for it, foretell the others, and gather all figures."""
+    profile = fit(*(_facts(request.out, one) for one in ready.fitting))
     judged: list[Foretold] = []
     notes: list[str] = []
     real: dict[str, list[Json]] = {}
-    for one in ready.runs[1:]:
+    for one in ready.judged:
         facts = _facts(request.out, one)
         found, said = foretell(facts, profile, one.policy, one.seed, INTERVAL_S)
         judged += found
@@ -178,7 +187,7 @@ def judge(request: LiveRequest, ready: PreparedLive) -> LiveReport:
         version=__version__,
         jobs=ready.jobs,
         slots=ready.slots,
-        seeds=sorted({one.seed for one in ready.runs[1:]}),
+        seeds=sorted({one.seed for one in ready.judged}),
         figures=real,
         rows=[one.to_json() for one in judged],
         errors=errors,
