@@ -51,8 +51,9 @@ def test_a_controller_in_the_background_comes_and_goes(cluster: Cluster) -> None
 
 
 def start(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
+    """A command that can be interrupted, also where the tests themselves run in the background, which ignores SIGINT."""
     return subprocess.Popen(
-        [sys.executable, "-m", "headway.cli", *arguments],
+        ["env", "--default-signal=INT", sys.executable, "-m", "headway.cli", *arguments],
         env=cluster.environment,
         cwd=cluster.scratch,
         stdin=subprocess.DEVNULL,
