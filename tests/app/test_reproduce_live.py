@@ -48,7 +48,8 @@ def fitting_run() -> Book:
 
 
 def test_the_profile_is_the_world_that_made_the_run() -> None:
-    profile = fit(*[gather(fitting_run().recorded(), "fit")] * 2)
+    facts = gather(fitting_run().recorded(), "fit")
+    profile = fit([facts], facts)
     assert profile.warm_us / 1e6 == pytest.approx(WARM_S, rel=1e-6)
     assert profile.kinds["svm"].pace_us / 1e6 == pytest.approx(PACE_S["svm"], rel=1e-6)
     # One preempted job of the other model: its pace and what going on costs can't be told apart, but for their sum.
@@ -68,16 +69,17 @@ def test_work_is_learnt_where_nobody_is_stopped_and_stopping_where_many_are() ->
     steady.start(3.25, 2, 1, up=3.5)
     steady.say(10.5, EventKind.COMPLETED, 2, 1)
     stopped = gather(fitting_run().recorded(), "stopped")
-    profile = fit(gather(steady.recorded(), "steady"), stopped)
+    profile = fit([gather(steady.recorded(), "steady")], stopped)
     assert {name: kind.pace_us for name, kind in profile.kinds.items()} == {"svm": pytest.approx(10_000, rel=1e-6)}
     assert profile.warm_us == pytest.approx(2e6, rel=1e-6) and profile.start_us == 250_000
-    assert (profile.again_us, profile.save_us) == (fit(stopped, stopped).again_us, SAVE_S * 1e6)
+    assert (profile.again_us, profile.save_us) == (fit([stopped], stopped).again_us, SAVE_S * 1e6)
 
 
 def test_jobs_are_foretold_from_other_runs_alone() -> None:
     """Two jobs of 300 and 200 steps at once on one slot, under fifo: 0.5 + 3 + 3 s; then 0.5 + 3 + 2 s. The second really took a
     second longer than that: 12 s from its submission are foretold, and 13 s have passed."""
-    profile = fit(*[gather(fitting_run().recorded(), "fit")] * 2)
+    facts = gather(fitting_run().recorded(), "fit")
+    profile = fit([facts], facts)
     book = Book()
     book.job(1, 0, model=Model(name="svm"), progress=Progress(total=300))
     book.job(2, 0, model=Model(name="svm"), progress=Progress(total=200))

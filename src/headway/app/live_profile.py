@@ -69,15 +69,21 @@ def kind_of(facts: Facts, job: Job) -> str:
     return model if workers == 1 else f"{model} x{workers}"
 
 
-def fit(steady: Facts, stopped: Facts) -> Profile:
-    """The profile of two runs: times of work from one in which nobody is stopped, those of saving and going on from one in which
-    many are. There, who is stopped while he starts has made no step, which would be taken for slow ones.
+def fit(steady: Sequence[Facts], stopped: Facts) -> Profile:
+    """What runs have taught: times of work are the medians over runs in which hardly anybody is stopped, those of saving and
+    going on come from one in which many are. There, who is stopped while he starts has made no step, and would be taken for slow.
 
     Raises:
         UserError: no job of a run completed.
     """
-    other = _fit_one(stopped)
-    return replace(_fit_one(steady), again_us=other.again_us, save_us=other.save_us)
+    runs, other = [_fit_one(facts) for facts in steady], _fit_one(stopped)
+    kinds = {}
+    for name in sorted({name for run in runs for name in run.kinds}):
+        mine = [run.kinds[name] for run in runs if name in run.kinds]
+        pace = float(np.median([kind.pace_us for kind in mine]))
+        kinds[name] = replace(mine[0], pace_us=pace, jobs=sum(kind.jobs for kind in mine))
+    start_us, warm_us = (round(float(np.median([getattr(run, name) for run in runs]))) for name in ("start_us", "warm_us"))
+    return Profile(kinds, start_us, warm_us, other.again_us, other.save_us)
 
 
 def _fit_one(facts: Facts) -> Profile:

@@ -2,8 +2,8 @@
 command line.
 
 One run after the other, each with all the cores. A run that is done is a line of `live.jsonl`, and its journal is kept: one that
-was stopped goes on. Seed 0 is for fitting, once under a policy that stops nobody and once under one that stops jobs often; the
-judged seeds begin at 1.
+was stopped goes on. Seed 0 is for fitting alone, once under a policy that stops nobody and once under one that stops jobs often;
+the judged seeds begin at 1, and each is foretold by what all the others have taught.
 """
 
 from __future__ import annotations
@@ -169,14 +169,16 @@ def _facts(out: Path, one: LiveRun) -> Facts:
 
 
 def judge(request: LiveRequest, ready: PreparedLive) -> LiveReport:
-    """Fit on the runs that are for it, foretell the others, and gather all figures."""
-    profile = fit(*(_facts(request.out, one) for one in ready.fitting))
+    """Foretell each run by what the runs of all other seeds have taught, and gather all figures."""
+    calm, stopped = (_facts(request.out, one) for one in ready.fitting)
+    runs = {one: _facts(request.out, one) for one in ready.judged}
+    profiles = {seed: fit([calm, *(f for one, f in runs.items() if one.seed != seed)], stopped) for seed in _seeds(ready)}
     judged: list[Foretold] = []
     notes: list[str] = []
     real: dict[str, list[Json]] = {}
     for one in ready.judged:
-        facts = _facts(request.out, one)
-        found, said = foretell(facts, profile, one.policy, one.seed, INTERVAL_S)
+        facts = runs[one]
+        found, said = foretell(facts, profiles[one.seed], one.policy, one.seed, INTERVAL_S)
         judged += found
         notes += said
         summary = happened(facts).summary(facts.cluster.gpus).to_json()
@@ -187,15 +189,20 @@ def judge(request: LiveRequest, ready: PreparedLive) -> LiveReport:
         version=__version__,
         jobs=ready.jobs,
         slots=ready.slots,
-        seeds=sorted({one.seed for one in ready.judged}),
+        seeds=_seeds(ready),
         figures=real,
         rows=[one.to_json() for one in judged],
         errors=errors,
         by_policy={policy: distribution([o.error_frac for o in judged if o.policy == policy]) for policy in real},
-        profile=profile.to_json(),
+        profile=fit([calm, *runs.values()], stopped).to_json(),
         verdict=verdict(errors),
         notes=notes,
     )
+
+
+def _seeds(ready: PreparedLive) -> list[int]:
+    """The judged seeds."""
+    return sorted({one.seed for one in ready.judged})
 
 
 def verdict(errors: Json) -> str:

@@ -30,8 +30,8 @@ COLUMNS = (
 SIDE, MARGIN = 420, 46
 ASSUMED = (
     "The simulator knows of a judged run only which jobs came when: step times, warm-up, starting, saving and going on are those "
-    "of the fitting run (another seed, another policy).",
-    "Jobs that ran beside each other in the fitting run share memory and caches; how much a job is slowed by its neighbour is in "
+    "of runs of other seeds.",
+    "Jobs that ran beside each other share memory and caches; how much a job is slowed by its neighbour is in "
     "the step times as an average, not for each pair.",
     "What else ran on the machine meanwhile is in the errors.",
 )
