@@ -9,7 +9,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Without byte-compiling all of PyTorch beforehand: what is imported is compiled then.
+PIP_INSTALL := $(PY) -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 # The newest set-up that .venv holds: `base` can run Headway, `jobs` can train the examples too, `dev` can check it all.
 BASE := $(VENV)/.stamp-base
 JOBS := $(VENV)/.stamp-jobs
