@@ -90,16 +90,8 @@ class Run:
             faults=None, sinks=(),
         )  # fmt: skip
         run.histories, run.starts, run.ends = Histories(), self.starts, self.ends
-        while (due := run.next_us()) < c.NEVER:
-            run.take_events(due)
-            if not run.live():
-                if run.source.next_us() >= c.NEVER:
-                    break
-                run.last_us, run.fresh = due, False
-                continue
-            if run.due(due):
-                run.round(due)
-                yield run
+        for _ in run.each_round():
+            yield run
 
     def start_after(self, job: int, now: int) -> float:
         """When a job comes up next, s from now."""

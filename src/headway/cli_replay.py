@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,11 +21,15 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
 
     @app.command(short_help="What another policy would have done with what really happened.")
     def replay(
-        home: Annotated[
-            str,
-            typer.Argument(help="A home of `headway up`, a journal's file, or postgresql://USER@HOST/DATABASE.", metavar="HOME"),
-        ],
         policy: Annotated[list[str], typer.Option("--policy", "-p", help="NAME[:key=value,…]; may be repeated.", metavar="P")],
+        home: Annotated[
+            str | None,
+            typer.Argument(
+                help="A home of `headway up`, a journal's file, or postgresql://USER@HOST/DATABASE; default: HEADWAY_HOME.",
+                metavar="HOME",
+                show_default=False,
+            ),
+        ] = None,
         cluster: Annotated[
             str | None,
             typer.Option("--cluster", "-c", help="Another cluster: NODESxGPUS or a YAML file. [default: as it was]", metavar="C"),
@@ -41,10 +46,12 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
         from headway.app import replay as use_case
         from headway.app.output import check_output, whole_or_nothing
         from headway.report.replay import page
+        from headway.runtime.home import find_home
 
         if report is not None:
             check_output(report, replace=True, key="report")
-        request = use_case.ReplayRequest(home=home, policies=tuple(policy), cluster=cluster, seed=seed)
+        place = str(find_home(os.environ).root) if home is None else home
+        request = use_case.ReplayRequest(home=place, policies=tuple(policy), cluster=cluster, seed=seed)
         ready = use_case.prepare(request)
         for note in ready.notes:
             typer.echo(f"headway: {one_line(note)}", err=True)

@@ -15,6 +15,7 @@ from headway.app.replay import ReplayRequest
 from headway.app.replay_facts import gather
 from headway.app.replay_truth import build, measure
 from headway.app.why import Recorded
+from headway.cli import run_command
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, Reason
 from headway.core.errors import UserError
@@ -307,3 +308,11 @@ def test_mistakes_are_told_in_one_line(tmp_path: Path) -> None:
     empty = Book().recorded()
     with pytest.raises(UserError, match="no job has been submitted"):
         replay.prepare(ReplayRequest(home="x", policies=("fifo",)), (empty, True))
+
+
+def test_without_a_home_the_command_means_the_one_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADWAY_HOME", str(tmp_path))
+    assert run_command(["replay", "--policy", "fifo"]) == 2
+    assert f"{tmp_path}: home: has no journal.db" in capsys.readouterr().err

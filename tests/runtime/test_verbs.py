@@ -462,7 +462,8 @@ async def test_the_record_has_what_was_handed_in_and_what_was_told(world: World)
     await world.to(5 * US)
     await ask(world, tell(EventKind.SAVED, 90))
     assert (record.units, record.loss, record.accuracy) == (120, 0.5, 0.25)
-    assert (record.saved_units, record.saved_us) == (100, 3 * US), "an older checkpoint is not the newest"
+    saved_at = int(world.controller.state.J[c.J_SAVED_AT, world.controller.state.row(record.number)])
+    assert (record.saved_units, saved_at) == (100, 3 * US), "an older checkpoint is not the newest"
     await world.to(20 * US)
     assert record.phase == Phase.COMPLETED and record.accuracy == 0.25
     assert not remembers(world.controller.brains.policy) and np.all(world.journal().records[:, c.E_T] >= 0)

@@ -51,7 +51,7 @@ def job_fields(controller: Controller, job: JobRecord, row: Row | None, now_us: 
     """The fields of `JobOut`. `row`: of a live job."""
     phase, reason = job.phase, job.reason
     if row is not None:
-        phase, reason = Phase(row[c.J_PHASE]), reason_of(row)  # type: ignore[arg-type]
+        phase, reason = Phase(row[c.J_PHASE]), reason_of(row)
         if phase in (Phase.STARTING, Phase.RUNNING):
             reason = Reason.NONE
     run_us = job.run_us + (now_us - job.started_us if job.started_us is not None else 0)
@@ -93,7 +93,7 @@ def job_fields(controller: Controller, job: JobRecord, row: Row | None, now_us: 
         "loss": job.loss,
         "accuracy": job.accuracy,
         "saved_step": job.saved_units,
-        "saved_age_s": None if job.saved_us is None or job.ended else (now_us - job.saved_us) / US_PER_S,
+        "saved_age_s": None if row is None or row[c.J_SAVED_AT] < 0 else (now_us - row[c.J_SAVED_AT]) / US_PER_S,
         "goal_accuracy": job.goal_accuracy,
         "stop_rule": job.stop_rule if row is None else _RULES[row[c.J_RULE_IN_FORCE]],
     }

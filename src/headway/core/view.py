@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -257,7 +257,7 @@ class ClusterView:
         )
 
 
-def reason_of(job: Ints) -> Reason:
+def reason_of(job: Ints | Sequence[int]) -> Reason:
     """Why a job (a column of the job table) is where it is: for a queued one why it waits, else what brought it there."""
     if job[c.J_PHASE] != Phase.QUEUED:
         return Reason(int(job[c.J_REASON]))

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headway.metrics.compare import median
 from headway.report.page import page_css
 from headway.report.scale import duration, number, percent
+from headway.report.templates import template
 
 Json = dict[str, Any]
 COLUMNS = (
@@ -122,11 +122,7 @@ def scatter(rows: Sequence[Json]) -> str:
 
 def page(report: LiveReport) -> str:
     """The page."""
-    environment = Environment(
-        loader=PackageLoader("headway.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("live.html.j2").render(
+    return template("live.html.j2").render(
         css=Markup(page_css()),
         report=report,
         heads=[head for head, _, _ in COLUMNS],

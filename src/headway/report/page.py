@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headway.metrics.compare import HIGHER_IS_BETTER, LOWER_IS_BETTER
@@ -14,6 +13,7 @@ from headway.report.content import Content, Json, PolicyRun
 from headway.report.figures import NARROW, WIDE, Figure, figures
 from headway.report.scale import NBSP, duration, durations, number, percent
 from headway.report.svg import DARK, LIGHT, figure_css, look
+from headway.report.templates import template
 
 GROUP_ROWS_MAX = 20
 Format = Callable[[Sequence[float | None]], list[str]]
@@ -253,15 +253,11 @@ def page_css() -> str:
 
 def render(content: Content) -> str:
     """The page."""
-    environment = Environment(
-        loader=PackageLoader("headway.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     drawn = figures(content)
     charts = [_in_page(figure) for figure in drawn if not figure.scrolls]
     gantts = [_in_page(figure) for figure in drawn if figure.scrolls]
     several = len(content.runs) > 1
-    return environment.get_template("page.html.j2").render(
+    return template("page.html.j2").render(
         content=content,
         css=Markup(page_css()),
         headline=headline(content),

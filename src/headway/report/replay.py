@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headway.report.page import page_css
 from headway.report.scale import duration, number, percent
+from headway.report.templates import template
 
 Json = dict[str, Any]
 
@@ -52,10 +52,6 @@ def check_line(told: Json) -> str:
 
 def page(told: Json) -> str:
     """The page of what `headway replay --json` prints."""
-    environment = Environment(
-        loader=PackageLoader("headway.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     specs = [entry["policy"] for entry in told["policies"]]
     jobs = [
         {
@@ -67,7 +63,7 @@ def page(told: Json) -> str:
         }
         for row in told["jobs"]
     ]
-    return environment.get_template("replay.html.j2").render(
+    return template("replay.html.j2").render(
         css=Markup(page_css()),
         told=told,
         heads=[head for head, _, _ in COLUMNS],

@@ -94,8 +94,7 @@ class JobRecord:
     loss: float | None = None
     accuracy: float | None = None
     saved_units: int | None = None
-    """In its newest durable checkpoint, as far as it has told of one, and when."""
-    saved_us: int | None = None
+    """In its newest durable checkpoint, as far as it has told of one."""
 
     @property
     def note(self) -> str:
@@ -245,7 +244,7 @@ def _told(job: JobRecord, kind: EventKind, record: Ints, state: State) -> None:
             job.accuracy = job.accuracy if asked == c.NOTHING else asked / PPM
     elif kind == EventKind.SAVED:
         if record[c.E_ATTEMPT] == job.attempt and (job.saved_units is None or a >= job.saved_units):
-            job.saved_units, job.saved_us = a, int(record[c.E_T])
+            job.saved_units = a
     elif kind == EventKind.HOLD_SET:
         job.held = bool(a)
     elif kind == EventKind.PRIORITY_SET:

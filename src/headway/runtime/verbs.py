@@ -16,6 +16,7 @@ A job that has ended, or is about to end, can't be held, released, requeued or u
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,20 +55,20 @@ class Update:
     """Only while it waits."""
 
 
-class Verbs:
+class Verbs(ABC):
     """The people's side of a controller."""
 
     state: State
     board: Board
     intake: Intake
 
+    @abstractmethod
     def now_us(self) -> int:
         """Journal time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ask(self, *entries: Entry) -> None:
         """Have the next step take these in, together."""
-        raise NotImplementedError
 
     # -- handing in -----------------------------------------------------------------------------------------------
     async def submit(self, spec: JobSpec, public_id: str = "", *, held: bool = False) -> tuple[JobRecord, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -163,6 +163,18 @@ class Simulation:
         C = self.state.C
         return C.item(c.C_ROWS) > C.item(c.C_DEAD)
 
+    def each_round(self) -> Iterator[None]:
+        """Go on until nothing more can happen; stops after each round."""
+        while (due := self.next_us()) < c.NEVER:
+            self.take_events(due)
+            if not self.live():
+                if self.source.next_us() >= c.NEVER:
+                    break
+                self.last_us, self.fresh = due, False
+            elif self.due(due):
+                self.round(due)
+                yield
+
     def take_events(self, until_us: int) -> None:
         """Let the world go on to `until_us`, settling at every instant at which places become free or broken."""
         source = self.source
@@ -275,16 +287,7 @@ def simulate(
         )  # fmt: skip
         run.wake_grid_us = round(wake_grid_s * US)
         total = max(len(workload), 1)
-        while (due := run.next_us()) < c.NEVER:
-            run.take_events(due)
-            if not run.live():
-                if run.source.next_us() >= c.NEVER:
-                    break
-                run.last_us, run.fresh = due, False
-                continue
-            if not run.due(due):
-                continue
-            run.round(due)
+        for _ in run.each_round():
             if watch:
                 watch(run)
             if progress and run.rounds % 256 == 0:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headway.metrics.compare import median
@@ -25,6 +24,7 @@ from headway.report.mlfs.tables import (
     study_tables,
 )
 from headway.report.page import page_css
+from headway.report.templates import template
 
 SCALES = {"testbed": "20 nodes with 4 GPUs each", "large": "550 nodes with 2,474 GPUs"}
 VERDICTS = {HOLDS: "better", DOES_NOT: "worse", CANNOT: "soft"}
@@ -47,11 +47,7 @@ ASSUMED = (
 
 def page(content: Reproduction, paper: Paper) -> str:
     """The page."""
-    environment = Environment(
-        loader=PackageLoader("headway.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("mlfs/page.html.j2").render(
+    return template("mlfs/page.html.j2").render(
         content=content,
         css=Markup(page_css()),
         headline=headline(content, paper),
