@@ -104,7 +104,7 @@ def _nodes(plan: tuple[Any, Any], row: int) -> Ints:
     """The nodes of a job's tasks, in order: which task is on which node makes no difference."""
     overrides, places = plan
     at = overrides[(overrides[:, c.O_ROW] == row) & (overrides[:, c.O_OP] == Op.PLACE)][-1]
-    found: Ints = np.sort(places[at[c.O_TASK0] : at[c.O_TASK0] + at[c.O_TASK_COUNT], 0])
+    found: Ints = np.sort(places[at[c.O_TASK0] : at[c.O_TASK0] + at[c.O_TASKS], 0])
     return found
 
 
