@@ -148,7 +148,7 @@ def compare(
 def provenance(state: State, known: Known, guess: Guess) -> dict[str, int]:
     """By what the time is known that the jobs have left: measured `progress`, `others`' run times, what was `announced`, or
     `nothing`."""
-    J = state.J[:, [state.row(job) for job in guess.jobs.tolist()]]
+    J = columns_of(state, guess.jobs)
     progress = np.isfinite(known.rate) & (J[c.J_UNITS_TOTAL] > 0)
     others = ~progress & np.isin(np.arange(len(guess.jobs)), list(guess.pools))
     announced = ~progress & ~others & (guess.log_sd != UNKNOWN_LOG_SD)
@@ -156,12 +156,17 @@ def provenance(state: State, known: Known, guess: Guess) -> dict[str, int]:
     return {name: int(np.count_nonzero(mask)) for name, mask in counts.items()}
 
 
+def columns_of(state: State, numbers: Ints) -> Table:
+    """A copy of the columns of live jobs, side by side in the order of these numbers."""
+    return state.J[:, np.array([state.row(job) for job in numbers.tolist()], np.int64)]
+
+
 class _Jobs:
     """The live jobs at the fork. Columns side by side, in order of their numbers."""
 
     def __init__(self, state: State, numbers: Ints, now_us: int) -> None:
         self.now_us = now_us
-        self.J: Table = state.J[:, [state.row(job) for job in numbers.tolist()]].copy()
+        self.J: Table = columns_of(state, numbers)
         self.index = {job: i for i, job in enumerate(numbers.tolist())}
         J = self.J
         self.counts = ~((J[c.J_HOLD] != 0) & (J[c.J_PHASE] == Phase.QUEUED))
