@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,10 +22,23 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
 
     @app.command(short_help="Compare policies in one HTML file that needs no network.")
     def report(
-        workload: Annotated[str, typer.Option("--workload", "-w", help="A trace file, or NAME[:key=value,…].", metavar="W")],
-        cluster: Annotated[str, typer.Option("--cluster", "-c", help="NODESxGPUS, 'philly', or a YAML file.", metavar="C")],
-        policy: Annotated[list[str], typer.Option("--policy", "-p", help="NAME[:key=value,…]; may be repeated.", metavar="P")],
-        output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file to write.", metavar="FILE")],
+        workload: Annotated[
+            str | None, typer.Option("--workload", "-w", help="A trace file, or NAME[:key=value,…].", metavar="W")
+        ] = None,
+        cluster: Annotated[
+            str | None, typer.Option("--cluster", "-c", help="NODESxGPUS, 'philly', or a YAML file.", metavar="C")
+        ] = None,
+        policy: Annotated[
+            list[str] | None, typer.Option("--policy", "-p", help="NAME[:key=value,…]; may be repeated.", metavar="P")
+        ] = None,
+        output: Annotated[Path | None, typer.Option("--output", "-o", help="The HTML file to write.", metavar="FILE")] = None,
+        shadow: Annotated[
+            bool, typer.Option("--shadow", help="Instead: the policy in force beside those of `headway up --shadow`.")
+        ] = False,
+        journal: Annotated[
+            str | None,
+            typer.Option(help="With --shadow: a home or a journal; default: HEADWAY_HOME.", metavar="FILE"),
+        ] = None,
         seed: Annotated[int | None, typer.Option(help="Seed of generators, policies and faults [1].")] = None,
         seeds: Annotated[
             str | None, typer.Option(help="Several seeds, such as 1..10: paired medians and intervals.", metavar="A..B")
@@ -66,7 +79,22 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print the numbers of the report as JSON.")] = False,
     ) -> None:
-        """Replay a workload on a cluster under some policies, and write a report that compares them."""
+        """Replay a workload on a cluster under some policies, and write a report that compares them.
+
+        With --shadow: what the forked futures of a live cluster say of its policy and those beside it, from its journal.
+        """
+        if shadow:
+            if workload is not None or cluster is not None or policy or output is not None:
+                raise UserError("expected no workload, cluster, policy or output beside it", key="--shadow")
+            _shadow(journal, as_json)
+            return
+        if journal is not None:
+            raise UserError("expected --shadow beside it", key="--journal")
+        given = {"--workload": workload, "--cluster": cluster, "--policy": policy, "--output": output}
+        for name, value in given.items():
+            if not value:
+                raise typer.BadParameter(f"Missing option '{name}'.")
+        assert workload and cluster and policy and output
         from headway.app import report as use_case
         from headway.app.simulate import SimulateRequest, compiles_first
 
@@ -112,3 +140,59 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
 
 def _note(text: str) -> None:
     typer.echo(f"headway: {text}", err=True)
+
+
+def _shadow(journal: str | None, as_json: bool) -> None:
+    from headway import cli_output
+    from headway.app.shadow_report import shadow_report
+    from headway.runtime.home import find_home
+
+    told = shadow_report(str(find_home(os.environ).root) if journal is None else journal)
+    if as_json:
+        typer.echo(json.dumps(told, indent=2, allow_nan=False))
+        return
+    if told["message"]:
+        cli_output.out(told["message"])
+    for pair in told["summary"]:
+        _print_pair(pair, [row for row in told["hours"] if (row["policy"]["policy"], row["other"]["policy"]) == _names(pair)])
+    left_out = ", ".join(f"{count} {word.replace('_', ' ')}" for word, count in told["skipped"].items() if count)
+    if left_out:
+        cli_output.out(f"left out: {left_out}")
+    for switch in told["guard"]:
+        cli_output.out(f"{_at(switch)}  {switch['why']}")
+    if told["covered_rounds"]:
+        cli_output.out(f"{cli_output.plural(told['covered_rounds'], 'round')} decided by the teacher in place of the policy")
+
+
+def _names(pair: dict[str, Any]) -> tuple[str, str]:
+    return pair["policy"], pair["other"]
+
+
+def _at(row: dict[str, Any]) -> str:
+    return row["at"][:16].replace("T", " ") if row["at"] else f"{row['at_s']:,.0f} s"
+
+
+def _print_pair(pair: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Two policies: an hour a line, each figure as `policy / other`; then the differences."""
+    from headway import cli_output
+
+    def both(row: dict[str, Any], key: str, form: Callable[[float], str]) -> str:
+        return f"{form(row['policy'][key])} / {form(row['other'][key])}"
+
+    count: Callable[[float], str] = "{:.4g}".format
+    cli_output.out(f"{pair['policy']} / {pair['other']} ({pair['role']}), {cli_output.plural(pair['hours'], 'comparison')}")
+    cli_output.print_columns(
+        ("AT", "JOBS", "REWARD", "DONE", "JCT", "WAIT", "IN-TIME", "PREEMPTED"),
+        [
+            (
+                _at(row), str(row["jobs"]), both(row, "reward", "{:.3f}".format), both(row, "completed", count),
+                both(row, "avg_jct_s", cli_output.duration), both(row, "avg_wait_s", cli_output.duration),
+                both(row, "deadlines_kept", count), both(row, "preemptions", count),
+            )
+            for row in rows
+        ],
+        numbers=("JOBS", "REWARD", "DONE", "JCT", "WAIT", "IN-TIME", "PREEMPTED"),
+    )  # fmt: skip
+    for figure, found in pair["differences"].items():
+        interval = "" if found["low"] is None else f" [{found['low']:+.4g}, {found['high']:+.4g}]"
+        cli_output.out(f"  {figure:<15} {found['median']:+.4g}{interval}  {found['verdict']}")

@@ -37,6 +37,10 @@ def up(
         str | None,
         typer.Option("--policy", "-p", help="NAME[:key=value,…], as `headway policies` lists; default: fifo.", metavar="P"),
     ] = None,
+    shadow: Annotated[
+        list[str] | None,
+        typer.Option(help="A policy to simulate beside the one in force each hour; may be repeated.", metavar="P"),
+    ] = None,
     host: Annotated[
         str | None, typer.Option(help="The address on which the API listens; default: 127.0.0.1.", metavar="ADDRESS")
     ] = None,
@@ -77,7 +81,7 @@ def up(
     home = find_home(os.environ)
     request = UpRequest(
         home=home, config=config, nodes=nodes, slots=slots, policy=policy, host=host, port=port, round=round_,
-        journal=journal, standby=standby, lease=lease,
+        journal=journal, standby=standby, lease=lease, shadows=tuple(shadow or ()),
     )  # fmt: skip
     prepared = prepare(request)
     if sys.stderr.isatty() and compiles_first():
@@ -92,6 +96,7 @@ def up(
             "lease": lease,
         }  # fmt: skip
         options = [f"--{key}={value}" for key, value in given.items() if value is not None]
+        options += [f"--shadow={spec}" for spec in shadow or ()]
         # The journal's address may hold a password: it is handed over in the environment, which others can't list.
         started = background.start(options, home, note, {"HEADWAY_JOURNAL": journal or ""})
         _announce_detached(started, as_json)

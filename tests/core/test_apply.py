@@ -201,6 +201,8 @@ def test_the_table_names_every_event_of_a_job() -> None:
         K.ESTIMATE_REQUESTED,
         K.ESTIMATED,
         K.EVALUATED,
+        K.SHADOWED,
+        K.GUARDED,
     }
     of_the_cluster = {
         K.NAMED,
@@ -303,7 +305,7 @@ def test_what_cannot_be_raises_with_the_sentence_and_the_story(what: str) -> Non
     assert error.value.code == code and re.search(r"event \w+ at -?\d+ µs for attempt -?\d+; the job is ", str(error.value))
 
 
-@pytest.mark.parametrize("kind", [0, 15, 41])
+@pytest.mark.parametrize("kind", [0, 15, 43])
 def test_a_kind_that_is_not_there_is_an_invariant_too(kind: int) -> None:
     desk = desk_with("running")
     with pytest.raises(InvariantError):

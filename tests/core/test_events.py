@@ -13,7 +13,7 @@ from headway.core import columns as c
 from headway.core.check import VIOLATIONS
 from headway.core.columns import Estimator, EventKind, Name, Reason, StopRule
 from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate, is_sorted
-from headway.core.round import RAISED, TIMED_OUT
+from headway.core.round import GAVE_UP, RAISED, TIMED_OUT
 
 K = EventKind
 DOC = (Path(__file__).resolve().parents[2] / "docs" / "journal.md").read_text("utf-8")
@@ -64,8 +64,8 @@ def test_codes_in_the_document_are_those_of_the_code() -> None:
     assert re.findall(r"(\d) (\w+)", ROWS[K.ESTIMATE_REQUESTED][3]) == [(str(int(e)), e.name.lower()) for e in Estimator]
     tables = [n.name.lower() if n != Name.KIND else "GPU kind" for n in Name]
     assert re.findall(r"\d ([\w ]+)", ROWS[K.NAMED][3]) == tables
-    assert not {RAISED, TIMED_OUT} & set(VIOLATIONS)
-    assert f"{TIMED_OUT}: it did not decide in time; {RAISED}: it raised" in ROWS[K.REFUSED][3]
+    assert not {GAVE_UP, RAISED, TIMED_OUT} & set(VIOLATIONS)
+    assert f"{GAVE_UP}: it gave the round up; {TIMED_OUT}: it did not decide in time; {RAISED}: it raised" in ROWS[K.REFUSED][3]
 
 
 def test_numbers_in_the_document_are_those_of_the_code() -> None:

@@ -22,6 +22,7 @@ from headway.runtime.tokens import Role
 _OF_NODES = frozenset({EventKind.NODE_ADDED, EventKind.NODE_UP, EventKind.NODE_DOWN, EventKind.NODE_DRAINING})
 _OF_NONE = frozenset({
     EventKind.NAMED, EventKind.QUEUE_SET, EventKind.CLUSTER_SET, EventKind.SETTINGS_SET, EventKind.ROUND, EventKind.EPOCH,
+    EventKind.SHADOWED, EventKind.GUARDED,
 })  # fmt: skip
 _SECRET_TEXT = frozenset({EventKind.SUBMITTED, EventKind.EPOCH, EventKind.SETTINGS_SET})
 """Their text is not for people: a job's whole file, with its environment, a clock, settings."""
@@ -30,7 +31,7 @@ USUAL = frozenset({
     EventKind.SUBMITTED, EventKind.REJECTED, EventKind.CANCEL_REQUESTED, EventKind.HOLD_SET, EventKind.PRIORITY_SET,
     EventKind.START_REQUESTED, EventKind.STOP_REQUESTED, EventKind.FINISHED, EventKind.RULE_SET, EventKind.REFUSED,
     EventKind.STARTED, EventKind.START_FAILED, EventKind.STOPPED, EventKind.COMPLETED, EventKind.FAILED, EventKind.OBSERVED,
-    EventKind.SAVED, EventKind.EPOCH,
+    EventKind.SAVED, EventKind.EPOCH, EventKind.GUARDED,
 })  # fmt: skip
 """What is told unless `kinds` says otherwise: what happens to jobs and nodes, but not what rounds think."""
 WORDS = {kind.name.lower().replace("_", "-"): kind for kind in EventKind}

@@ -15,6 +15,7 @@ from headway import __version__
 from headway.api.auth import Access
 from headway.api.server import LOOPBACK, ApiServer, may_listen
 from headway.app.operate import Given, Reloader
+from headway.app.shadow_live import keep_compared
 from headway.app.why_live import keep_calibrated
 from headway.core.errors import UserError
 from headway.core.round import Brains
@@ -55,6 +56,7 @@ class UpRequest:
     nodes: str | None = None
     slots: int | None = None
     policy: str | None = None
+    shadows: tuple[str, ...] = ()
     host: str | None = None
     port: int | None = None
     round: str | None = None
@@ -128,7 +130,7 @@ def prepare(request: UpRequest) -> Prepared:
         port=request.port,
         round=request.round,
     )
-    given = Given(home=request.home, file=request.config, options=options, policy=request.policy)
+    given = Given(home=request.home, file=request.config, options=options, policy=request.policy, shadows=request.shadows)
     settings = given.load()
     cluster = settings.cluster
     nodes, devices = share_gpus(cluster.nodes or "", cluster.slots or 0, [gpu.uuid for gpu in find_gpus()])
@@ -241,7 +243,7 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, controller.stop)
-    server = calibration = None
+    server, beside = None, list[asyncio.Task[None]]()
     keeper = Keeper(controller.journal, prepared.chosen.policy)
     reloads: set[asyncio.Task[None]] = set()
 
@@ -283,15 +285,16 @@ async def _serve(prepared: Prepared, controller: Controller, engine: LocalEngine
         )
         home.publish(ready.to_json())
         on_ready(ready)
-        calibration = asyncio.create_task(keep_calibrated(controller), name="headway-calibrates")
+        beside.append(asyncio.create_task(keep_calibrated(controller), name="headway-calibrates"))
+        beside.append(asyncio.create_task(keep_compared(controller), name="headway-compares"))
         if prepared.standby:
             reload()  # the file may have changed while this one waited
         await controller.run()
         return len(controller.state.live_rows())
     finally:
         controller.stop()
-        if calibration is not None:
-            calibration.cancel()
+        for task in beside:
+            task.cancel()
         if server is not None:
             home.retract()
             await server.close()

@@ -28,6 +28,7 @@ from headway.runtime.settings import (
     Settings,
     choose_policy,
     parse_round_us,
+    parse_shadows,
     read_settings,
 )
 from headway.runtime.warm import warm_up
@@ -55,6 +56,7 @@ class Given:
     file: Path | None = None
     options: ClusterSettings = field(default_factory=ClusterSettings)
     policy: str | None = None
+    shadows: tuple[str, ...] = ()
 
     def load(self) -> Settings:
         """What is to be in force. `UserError` with file, line and key for a mistake."""
@@ -62,7 +64,15 @@ class Given:
         settings = read_settings(path) if self.file is not None or path.exists() else Settings()
         given = {key: value for key, value in _cluster_values(self.options).items() if value is not None}
         policy = self.policy if self.policy is not None else settings.policy or POLICY
-        return replace(settings, cluster=replace(settings.cluster, **given), policy=choose_policy(policy).spec)
+        shadow = replace(settings.shadow, policies=_shadows(self.shadows)) if self.shadows else settings.shadow
+        return replace(settings, cluster=replace(settings.cluster, **given), policy=choose_policy(policy).spec, shadow=shadow)
+
+
+def _shadows(given: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return parse_shadows(list(given))
+    except ValueError as error:
+        raise UserError(str(error), key="shadow") from None
 
 
 def _cluster_values(cluster: ClusterSettings) -> dict[str, Any]:
@@ -183,13 +193,14 @@ def put_in_force(controller: Controller, settings: Settings) -> None:
 class Past:
     """What a policy would remember, had it decided from the journal's beginning; nothing, where it does not remember."""
 
-    def __init__(self, chosen: Chosen, journal: Journal) -> None:
+    def __init__(self, chosen: Chosen, journal: Journal, *, histories: bool = True) -> None:
+        """`histories`: what a policy's requests are answered from, too."""
         policy = chosen.policy
         self._fold = policy.fold if remembers(policy) else None
         self.memo: Memo = policy.start() if remembers(policy) else None
-        self.histories = Histories() if asks(policy) else None
+        self.histories = Histories() if histories and asks(policy) else None
         self._wanted = self._fold is not None or self.histories is not None
-        self._where = journal.where
+        self._of = journal
         self._journal: Journal | None = None
 
     def follow(self) -> None:
@@ -197,7 +208,7 @@ class Past:
         if not self._wanted:
             return
         if self._journal is None:
-            self._journal = Journal(self._where, writes=False)
+            self._journal = Journal(self._of.where, writes=False)
         reader = self._journal
         for _ in range(READS_MAX):
             for batch in reader.read(reader.segments, reader.events):

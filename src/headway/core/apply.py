@@ -17,7 +17,8 @@ Transitions (anything else is stale, and ignored, or impossible, and an error):
 | stopping | STARTED | stopping: the gang came up after it was told to stop |
 
 HOLD_SET, PRIORITY_SET and UPDATED leave a job where it is; its queue changes only while it waits without a wanted place.
-EVALUATED tells figures (`metrics`) how good a job was that has ended already: it changes nothing here.
+EVALUATED tells figures (`metrics`) how good a job was that has ended already, SHADOWED what other policies would do: they change
+nothing here. GUARDED says who decides from now on: a policy, or its teacher (`core.round.in_charge`).
 A report of another attempt than the job's present one, or for a job that has ended, is stale: it is counted and changes nothing.
 """
 
@@ -38,6 +39,7 @@ from headway.core.codes import (
     K_EVALUATED,
     K_FAILED,
     K_FINISHED,
+    K_GUARDED,
     K_HOLD,
     K_OBSERVED,
     K_PRIORITY,
@@ -46,6 +48,7 @@ from headway.core.codes import (
     K_ROUND,
     K_RULE,
     K_SAVED,
+    K_SHADOWED,
     K_START,
     K_START_FAILED,
     K_STARTED,
@@ -137,6 +140,15 @@ def update(J: Table, Q: Table, C: Ints, row: int, column: int, value: int) -> in
 
 
 @kernel
+def guard(e: Ints, C: Ints) -> None:
+    """Which policy is guarded, who decides in its stead (0: itself, 1: its teacher), since when, and the rewards that say so."""
+    if e[c.E_A] != C[c.C_GUARD] or e[c.E_ID] != C[c.C_GUARD_OF]:
+        C[c.C_GUARD_AT] = e[c.E_T]
+    C[c.C_GUARD], C[c.C_GUARD_OF], C[c.C_GUARD_GOOD] = e[c.E_A], e[c.E_ID], e[c.E_ATTEMPT]
+    C[c.C_GUARD_REWARD], C[c.C_GUARD_TEACHER] = e[c.E_B], e[c.E_C]
+
+
+@kernel
 def set_usage(J: Table, T: Table, N: Table, G: Table, row: int, task: int, pool: Ints, at: int) -> None:
     """A task's measured usage: GPU milli, cpus milli, memory bytes, network bytes/s."""
     if task < 0 or task >= J[c.J_HELD_TASKS, row]:
@@ -188,7 +200,10 @@ def apply_job_events(
                 C[c.C_REFUSED_IN_ROW] = 0
         elif kind == K_REFUSED:
             C[c.C_REFUSED_IN_ROW] += 1
-        elif kind == K_ESTIMATE_REQUESTED or kind == K_EVALUATED:
+            C[c.C_REFUSED_AT] = t
+        elif kind == K_GUARDED:
+            guard(E[i], C)
+        elif kind == K_ESTIMATE_REQUESTED or kind == K_EVALUATED or kind == K_SHADOWED:
             pass
         elif kind < K_SUBMITTED or kind >= K_EPOCH:
             error = NOT_MINE

@@ -20,7 +20,7 @@ from headway.core import columns as c
 from headway.core.errors import UserError
 from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the event records. A change of fields or codes raises it and adds a step to MIGRATIONS."""
 CHUNK = 4096
 MAGIC = "headway-journal"
@@ -31,7 +31,7 @@ def _as_it_is(batch: EventBatch) -> EventBatch:
     return batch
 
 
-MIGRATIONS: dict[int, Callable[[EventBatch], EventBatch]] = {1: _as_it_is, 2: _as_it_is, 3: _as_it_is}
+MIGRATIONS: dict[int, Callable[[EventBatch], EventBatch]] = {1: _as_it_is, 2: _as_it_is, 3: _as_it_is, 4: _as_it_is}
 """From version n to n + 1."""
 
 

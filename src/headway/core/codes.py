@@ -24,6 +24,7 @@ K_COMPLETED, K_FAILED = int(EventKind.COMPLETED), int(EventKind.FAILED)
 K_OBSERVED, K_SAVED, K_USAGE, K_EPOCH, K_EVALUATED = (
     int(EventKind.OBSERVED), int(EventKind.SAVED), int(EventKind.USAGE), int(EventKind.EPOCH), int(EventKind.EVALUATED),
 )  # fmt: skip
+K_SHADOWED, K_GUARDED = int(EventKind.SHADOWED), int(EventKind.GUARDED)
 
 R_NONE, R_PREEMPTED, R_MIGRATED, R_RESIZED = (
     int(Reason.NONE), int(Reason.PREEMPTED), int(Reason.MIGRATED), int(Reason.RESIZED),

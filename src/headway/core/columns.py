@@ -120,6 +120,9 @@ class EventKind(IntEnum):
     ESTIMATED = 38
     EPOCH = 39
     EVALUATED = 40
+    # forked futures of a live state
+    SHADOWED = 41
+    GUARDED = 42
 
 
 class Name(IntEnum):
@@ -246,14 +249,16 @@ Q_QUOTA, Q_LIMIT, Q_WEIGHT, Q_PARENT, Q_BOOKED, Q_WAITING = range(QUEUE_COLUMNS)
 COUNTER_NAMES = tuple(
     """rows tasks edges dead dead_tasks dead_edges queued waiting placed_waiting running must_stop first_waiting
 priority_min priority_max now sequence last_id id_base nodes gpus kinds gpus_max words queues share_limit
-refused_in_row epoch stale gpus_up finished rejected rounds error_code error_job waiting_cpu""".split()
+refused_in_row epoch stale gpus_up finished rejected rounds error_code error_job waiting_cpu
+refused_at guard guard_of guard_good guard_at guard_reward guard_teacher""".split()
 )
 COUNTERS = len(COUNTER_NAMES)
 (
     C_ROWS, C_TASKS, C_EDGES, C_DEAD, C_DEAD_TASKS, C_DEAD_EDGES, C_QUEUED, C_WAITING, C_PLACED_WAITING, C_RUNNING,
     C_MUST_STOP, C_FIRST_WAITING, C_PRIORITY_MIN, C_PRIORITY_MAX, C_NOW, C_SEQUENCE, C_LAST_ID, C_ID_BASE, C_NODES,
     C_GPUS, C_KINDS, C_GPUS_MAX, C_WORDS, C_QUEUES, C_SHARE_LIMIT, C_REFUSED_IN_ROW, C_EPOCH, C_STALE, C_GPUS_UP,
-    C_FINISHED, C_REJECTED, C_ROUNDS, C_ERROR_CODE, C_ERROR_JOB, C_WAITING_CPU,
+    C_FINISHED, C_REJECTED, C_ROUNDS, C_ERROR_CODE, C_ERROR_JOB, C_WAITING_CPU, C_REFUSED_AT, C_GUARD, C_GUARD_OF,
+    C_GUARD_GOOD, C_GUARD_AT, C_GUARD_REWARD, C_GUARD_TEACHER,
 ) = range(COUNTERS)  # fmt: skip
 
 

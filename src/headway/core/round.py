@@ -7,6 +7,7 @@ then, on the state as it is by then, `refresh` and `conclude`; and `spare`, for 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from time import perf_counter_ns
 
 import numpy as np
@@ -18,16 +19,28 @@ from headway.core.check import VIOLATIONS, check_plan, drop_stale
 from headway.core.codes import K_REFUSED
 from headway.core.columns import Op, Reason
 from headway.core.diff import diff_plan, settle
+from headway.core.errors import one_line
 from headway.core.events import EMPTY, EventBatch
 from headway.core.plan import Capabilities, Plan, Request
-from headway.core.policy import Memo, Policy
+from headway.core.policy import Memo, Policy, PolicyFault, mark_of, teacher_memo, teacher_of
 from headway.core.state import State
 from headway.core.view import ClusterView
 
 REFUSALS_MAX = 3
-"""After so many refused plans in a row the fallback policy decides, until it is told otherwise."""
-TIMED_OUT, RAISED = 98, 99
-"""The violation codes of a policy that did not answer in time, and of one that raised an exception."""
+"""After so many refused plans in a row the fallback policy decides, until it is told otherwise; the teacher of a policy that has
+one decides for PROBATION_US, and then the policy is asked again."""
+PROBATION_US = 600_000_000
+GAVE_UP, TIMED_OUT, RAISED = 97, 98, 99
+"""The violation codes of a policy that gave the round up (`PolicyFault`), that did not answer in time, and that raised an
+exception."""
+
+
+class InCharge(StrEnum):
+    """Who decides."""
+
+    POLICY = "policy"
+    TEACHER = "teacher"
+    FALLBACK = "fallback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +69,10 @@ class Thought:
     plan: Plan | None
     violation: Violation | None
     by_policy: bool
-    """The policy is in charge, not the fallback."""
+    """The policy is in charge, not its teacher or the fallback."""
     decide_ns: int = 0
+    covered: bool = False
+    """The plan is the teacher's, since the policy had none that holds: `violation` says why."""
 
 
 @dataclass(slots=True)
@@ -207,42 +222,89 @@ def run_round(
     return conclude(state, brains, thought, now_us, seed=seed, capabilities=can)
 
 
+def in_charge(state: State, brains: Brains, now_us: int) -> InCharge:
+    """Who decides a round. A policy with a teacher comes back by itself: its guard lets it (`GUARDED`), its probation ends."""
+    C, teacher = state.C, teacher_of(brains.policy)
+    good = state.C.item(c.C_REFUSED_IN_ROW) < REFUSALS_MAX
+    if teacher is None:
+        return InCharge.POLICY if good else InCharge.FALLBACK
+    if C.item(c.C_GUARD) and C.item(c.C_GUARD_OF) == mark_of(brains.policy):
+        return InCharge.TEACHER
+    return InCharge.POLICY if good or now_us - C.item(c.C_REFUSED_AT) >= PROBATION_US else InCharge.TEACHER
+
+
 def think(
     state: State, brains: Brains, memo: Memo, now_us: int, *, seed: int, capabilities: Capabilities, strict: bool = False
 ) -> Thought:  # fmt: skip
-    """Ask whoever is in charge for a plan, and check it. Nothing of the state is changed but its working memory, in which the
-    plan lies until the next one is drafted."""
-    view = ClusterView(state, now_us, seed)
-    in_charge = brains.policy if state.C.item(c.C_REFUSED_IN_ROW) < REFUSALS_MAX else brains.fallback
+    """Ask whoever is in charge for a plan, and check it; where the policy has none that holds, its teacher is asked. Nothing of
+    the state is changed but its working memory, in which the plan lies until the next one is drafted."""
+    who = in_charge(state, brains, now_us)
+    if who is InCharge.TEACHER:
+        return teach(state, brains, memo, None, now_us, seed=seed, capabilities=capabilities, strict=strict)
     begin = perf_counter_ns()
-    plan: Plan | None = None
+    decides = brains.policy if who is InCharge.POLICY else brains.fallback
+    plan, violation = _asked(state, decides, memo, now_us, seed, capabilities, strict)
+    thought = Thought(plan, violation, who is InCharge.POLICY, perf_counter_ns() - begin)
+    if violation is None or who is InCharge.FALLBACK or teacher_of(brains.policy) is None:
+        return thought
+    covered = teach(state, brains, memo, violation, now_us, seed=seed, capabilities=capabilities, strict=strict)
+    covered.decide_ns += thought.decide_ns
+    return covered
+
+
+def teach(
+    state: State, brains: Brains, memo: Memo, violation: Violation | None, now_us: int, *, seed: int, capabilities: Capabilities,
+    strict: bool = False,
+) -> Thought:  # fmt: skip
+    """Ask the policy's teacher. `violation`: why the policy has no plan, if it was asked; None: the teacher is in charge. `memo`
+    is the policy's."""
+    teacher = teacher_of(brains.policy)
+    assert teacher is not None
+    begin = perf_counter_ns()
+    own = teacher_memo(brains.policy, memo)
+    plan, fault = _asked(state, teacher, own, now_us, seed, capabilities, strict)
+    covered = fault is None and violation is not None
+    return Thought(plan, violation or fault, False, perf_counter_ns() - begin, covered)
+
+
+def _asked(
+    state: State, policy: Policy, memo: Memo, now_us: int, seed: int, capabilities: Capabilities, strict: bool
+) -> tuple[Plan | None, Violation | None]:  # fmt: skip
+    """A policy's plan, and why it does not hold."""
     try:
-        plan = in_charge.decide(view, memo)
-        violation = check(state, plan, capabilities)
+        plan = policy.decide(ClusterView(state, now_us, seed), memo)
+        return plan, check(state, plan, capabilities)
     except Exception as error:
+        if isinstance(error, PolicyFault) and (teacher_of(policy) is not None or not strict):
+            return None, Violation(GAVE_UP, -1, one_line(f"{policy.name} gave the round up: {error.reason}"))
         if strict:
             raise
-        violation = Violation(RAISED, -1, f"{in_charge.name} raised {type(error).__name__}: {error}")
-    return Thought(plan, violation, in_charge is brains.policy, perf_counter_ns() - begin)
+        return None, Violation(RAISED, -1, f"{policy.name} raised {type(error).__name__}: {error}")
 
 
 def conclude(
     state: State, brains: Brains, thought: Thought, now_us: int, *, seed: int, capabilities: Capabilities
 ) -> Round:  # fmt: skip
-    """The round that a thought comes to: what its plan asks for, or its refusal and what *keep* asks for."""
+    """The round that a thought comes to: what its plan asks for, or the policy's refusal and what its teacher or *keep* asks
+    for."""
     begin = perf_counter_ns()
     plan, violation = thought.plan, thought.violation
     if violation is None:
         assert plan is not None
         events = marked(diff(state, plan, now_us), now_us, thought.by_policy, state.C.item(c.C_REFUSED_IN_ROW))
         return Round(events, plan.wake_at_us, plan.requests, None, thought.decide_ns + perf_counter_ns() - begin)
-    kept = keep_round(state, brains, now_us, seed=seed, capabilities=capabilities)
+    if thought.covered:
+        assert plan is not None
+        other, wake_us, requests = without_round(diff(state, plan, now_us)), plan.wake_at_us, plan.requests
+    else:
+        kept = keep_round(state, brains, now_us, seed=seed, capabilities=capabilities)
+        other, wake_us, requests = kept.events, kept.wake_at_us, ()
     refused = EventBatch(
-        np.array([[now_us, K_REFUSED, max(violation.job, 0), 0, violation.code, 0, 0, 0]], np.int64),
+        np.array([[now_us, K_REFUSED, max(violation.job, 0), 0, violation.code, int(thought.covered), 0, 0]], np.int64),
         EMPTY.pool,
         {0: violation.sentence},
     )
-    return Round(refused + kept.events, kept.wake_at_us, (), violation, thought.decide_ns + perf_counter_ns() - begin)
+    return Round(refused + other, wake_us, requests, violation, thought.decide_ns + perf_counter_ns() - begin)
 
 
 def keep_round(state: State, brains: Brains, now_us: int, *, seed: int, capabilities: Capabilities) -> Round:

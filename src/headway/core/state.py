@@ -271,7 +271,8 @@ class State:
 
     def _canonical(self) -> Iterator[bytes]:
         counters = [c.C_QUEUED, c.C_WAITING, c.C_PLACED_WAITING, c.C_RUNNING, c.C_MUST_STOP, c.C_NOW, c.C_SEQUENCE]
-        counters += [c.C_LAST_ID, c.C_NODES, c.C_GPUS, c.C_STALE, c.C_FINISHED, c.C_REJECTED, c.C_REFUSED_IN_ROW]
+        counters += [c.C_LAST_ID, c.C_NODES, c.C_GPUS, c.C_STALE, c.C_FINISHED, c.C_REJECTED, c.C_REFUSED_IN_ROW, c.C_REFUSED_AT]
+        counters += [c.C_GUARD, c.C_GUARD_OF, c.C_GUARD_GOOD, c.C_GUARD_AT, c.C_GUARD_REWARD, c.C_GUARD_TEACHER]
         yield self.C[counters].tobytes()
         for table in (self.N, self.G, self.Q, self.B):
             yield table.tobytes()

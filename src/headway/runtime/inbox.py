@@ -39,12 +39,14 @@ class Change:
 
     make: Callable[[int], EventBatch]
     answer: asyncio.Future[None]
+    quiet: bool = False
+    """It makes no round due."""
 
-    def record(self, now: int, record: Callable[[EventBatch], None]) -> EventBatch:
+    def record(self, now: int, record: Callable[..., None]) -> EventBatch:
         """Journal it and answer; returns what there is to carry out. A `UserError` is answered, and nothing is done."""
         try:
             batch = self.make(now)
-            record(batch)
+            record(batch, own=self.quiet)
         except UserError as error:
             if not self.answer.done():
                 self.answer.set_exception(error)

@@ -14,7 +14,8 @@ the *keep* order, and nobody is stopped for them. A newcomer is a job with a num
 which that has left waiting are passed by, if the policy's order allows it (`Meanwhile`).
 
 **For ever.** A policy that has not decided within `think_us_max` is refused that round, and *keep* decides it and all that
-follow until the policy comes back; what it says then is not heard, but it is asked again.
+follow until the policy comes back; what it says then is not heard, but it is asked again. A policy with a teacher has
+`taught_us_max`; its teacher decides those rounds, in a worker of its own, and *keep* only where the teacher is late too.
 """
 
 from __future__ import annotations
@@ -38,18 +39,21 @@ from headway.core import columns as c
 from headway.core.columns import EventKind, Phase
 from headway.core.events import EMPTY, EventBatch, EventBuffer, concatenate, of_kinds
 from headway.core.plan import Capabilities, Request
-from headway.core.policy import Memo, Policy, asks, remembers
+from headway.core.policy import Memo, Policy, asks, remembers, teacher_of
 from headway.core.round import (
     TIMED_OUT,
     Brains,
+    InCharge,
     Round,
     Thought,
     Violation,
     conclude,
+    in_charge,
     keep_round,
     next_round_us,
     refresh,
     spare,
+    teach,
     think,
 )
 from headway.core.state import State
@@ -89,6 +93,8 @@ class Pace:
     """So long a policy may think before anything else is done."""
     think_us_max: int = 60 * US
     """After so long its plan is refused."""
+    taught_us_max: int = 5 * US
+    """The same for a policy with a teacher."""
     meanwhile: Meanwhile | None = None
     """None: IDLE under a policy whose order is strict, else BACKFILL."""
 
@@ -191,6 +197,12 @@ class _Thinking:
     began_us: int
     newest: int
     """The newest job that the policy knows of."""
+    until_us: int
+    """When its time is over."""
+    instead: bool = False
+    """The teacher thinks, not the policy."""
+    violation: Violation | None = None
+    """Why the policy has no plan, where that is still to be told."""
 
 
 @dataclass(slots=True)
@@ -218,6 +230,7 @@ class Rounds:
         self._wake, self._worker = wake, worker or Daemons()
         self._asked: _Thinking | _Estimating | None = None
         self._lost: asyncio.Future[Any] | None = None  # a decision that did not come in time
+        self._stuck: asyncio.Future[Any] | None = None  # the same of the policy's teacher
         self._last_us, self._wake_us, self._event_us, self._trigger_us = -1, c.NEVER, c.NEVER, c.NEVER
         self._considered = -1  # the newest job that a decision knew of
         self._newcomers, self._looked_us = False, -1
@@ -230,10 +243,10 @@ class Rounds:
     def adopt(self, brains: Brains, state: State, memo: Memo, histories: Histories | None, now_us: int) -> None:
         """Decide by another policy from the next round on; its memo and histories are those of the whole journal (None: the
         histories that are there go on). What the one before is still thinking is not heard: it keeps its mind."""
-        for answer in (self._lost, self._asked.answer if self._asked is not None else None):
+        for answer in (self._lost, self._stuck, self._asked.answer if self._asked is not None else None):
             if answer is not None:
                 answer.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._asked = self._lost = None
+        self._asked = self._lost = self._stuck = None
         if histories is None and self.mind.histories is not None:
             histories = deepcopy(self.mind.histories)
             for batch in self.mind.since:
@@ -264,7 +277,7 @@ class Rounds:
         if self._asked is not None:
             if self._asked.answer.done():
                 return 0
-            over = self._asked.began_us + self.pace.think_us_max if isinstance(self._asked, _Thinking) else c.NEVER
+            over = self._asked.until_us if isinstance(self._asked, _Thinking) else c.NEVER
             return min(over, self._look_us())
         due = next_round_us(self.pace.interval_us, self._last_us, self._event_us, self._wake_us)
         if self._trigger_us < c.NEVER:
@@ -284,23 +297,45 @@ class Rounds:
         self._last_us = now_us
         self._event_us = self._trigger_us = self._wake_us = c.NEVER
         seed = round_seed(self.seed, now_us)
-        if self._lost is not None and not self._lost.done():
+        lost, stuck = _away(self._lost), _away(self._stuck)
+        taught = self._teacher is not None and (lost or in_charge(state, self.brains, now_us) is InCharge.TEACHER)
+        if stuck if taught else lost:
             self.held += 1
             self._considered = int(state.C[c.C_LAST_ID])
             kept = keep_round(state, self.brains, now_us, seed=seed, capabilities=self.capabilities)
             self._wake_us = kept.wake_at_us
             return kept
-        self._lost = None
         mind = self.mind
         mind.catch_up(self.brains.policy)
         newest = int(state.C[c.C_LAST_ID])
         self._newcomers = newest > self._considered
 
+        if lost:
+            await self._ask(self._instead(None, now_us, newest))
+            return None
+        self._lost = None
+        until_us = now_us + self.pace.think_us_max
+        if self._teacher is not None and not taught:
+            until_us = min(until_us, now_us + self.pace.taught_us_max)
+
         def decide() -> Thought:
             return think(mind.state, self.brains, mind.memo, now_us, seed=seed, capabilities=self.capabilities)
 
-        await self._ask(_Thinking(self._do(decide), now_us, newest))
+        await self._ask(_Thinking(self._do(decide), now_us, newest, until_us, taught))
         return None
+
+    @property
+    def _teacher(self) -> Policy | None:
+        return teacher_of(self.brains.policy)
+
+    def _instead(self, violation: Violation | None, now_us: int, newest: int) -> _Thinking:
+        """The teacher thinks about a round, with the present mind, in a worker of its own."""
+        mind, brains, seed = self.mind, self.brains, round_seed(self.seed, now_us)
+
+        def decide() -> Thought:
+            return teach(mind.state, brains, mind.memo, violation, now_us, seed=seed, capabilities=self.capabilities)
+
+        return _Thinking(self._do(decide), now_us, newest, now_us + self.pace.think_us_max, True, violation)
 
     def concluded(self, state: State, now_us: int) -> Round | None:
         """The round whose decision has come, or has not come in time, on the state as it is now; None if it is not that far."""
@@ -309,8 +344,14 @@ class Rounds:
             return None
         if asked.answer.done():
             thought = asked.answer.result()
-        elif now_us >= asked.began_us + self.pace.think_us_max:
+        elif now_us >= asked.until_us:
             thought = self._give_up(state, asked)
+            if self._teacher is not None and not asked.instead:
+                self.mind.catch_up(self.brains.policy)
+                newest = int(state.C[c.C_LAST_ID])
+                self._asked = self._instead(thought.violation, now_us, newest)
+                self._asked.answer.add_done_callback(lambda _: self._wake())
+                return None
         else:
             return None
         self._asked = None
@@ -318,7 +359,7 @@ class Rounds:
         self.decided, self.decided_us = self.decided + 1, self.decided_us + now_us - asked.began_us
         self._considered = asked.newest
         dropped = 0
-        if thought.violation is None and thought.plan is not None:
+        if thought.plan is not None and (thought.violation is None or thought.covered):
             dropped = refresh(state, thought.plan, self.capabilities)
         else:
             self._considered = int(state.C[c.C_LAST_ID])
@@ -335,13 +376,19 @@ class Rounds:
 
     def _give_up(self, state: State, asked: _Thinking) -> Thought:
         """The policy has had its time: go on with another mind, and leave it the one that it thinks with."""
-        self._lost = asked.answer
-        self._lost.add_done_callback(self._back)
+        if asked.instead:
+            self._stuck = asked.answer
+        else:
+            self._lost = asked.answer
+        asked.answer.add_done_callback(self._back)
         since = self.mind.since
         self.mind = Mind(state.copy(), self.mind.memo, self.mind.histories)
         self.mind.learn(self.brains.policy, since)
-        name = self.brains.policy.name
-        return Thought(None, Violation(TIMED_OUT, -1, f"{name} has not decided within {self.pace.think_us_max / US:g} s"), True)
+        if asked.violation is not None:
+            return Thought(None, asked.violation, False)
+        decides = self._teacher if asked.instead and self._teacher is not None else self.brains.policy
+        after = f"within {(asked.until_us - asked.began_us) / US:g} s"
+        return Thought(None, Violation(TIMED_OUT, -1, f"{decides.name} has not decided {after}"), True)
 
     def _back(self, answer: asyncio.Future[Any]) -> None:
         """A policy that was given up has come back: whatever it says, it is asked again."""
@@ -402,10 +449,16 @@ class Rounds:
         """Wait for nothing more."""
         if self._asked is not None:
             self._asked.answer.cancel()
-        if self._lost is not None:
-            self._lost.cancel()
+        for answer in (self._lost, self._stuck):
+            if answer is not None:
+                answer.cancel()
         self._asked = None
         self._worker.shutdown(wait=False)
+
+
+def _away(answer: asyncio.Future[Any] | None) -> bool:
+    """Whether somebody who was given up has not come back yet."""
+    return answer is not None and not answer.done()
 
 
 def _meanwhile(brains: Brains, pace: Pace) -> Meanwhile:

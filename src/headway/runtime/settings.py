@@ -19,6 +19,7 @@ from headway.runtime.drains import Trust
 from headway.runtime.journal_db import parse_where
 from headway.runtime.lease import parse_lease
 from headway.runtime.machine import parse_nodes
+from headway.runtime.shadows import SHADOWS_MAX, Shadows
 from headway.runtime.tomlmarks import Marks, Parser, kind
 from headway.workloads.cluster import QUEUE_LEVELS_MAX, QUEUES_MAX, Queue
 from headway.workloads.yamlmarks import read_text
@@ -107,6 +108,7 @@ class Settings:
     users: Mapping[str, UserSettings] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     trust: Trust = field(default_factory=Trust)
+    shadow: Shadows = field(default_factory=Shadows)
 
     def user(self, name: str) -> UserSettings:
         """What a user may do, with the limits of all where he has none of his own."""
@@ -147,6 +149,7 @@ class Settings:
                 "window": units.format_duration(self.trust.window_us / US_PER_S),
                 "quiet": units.format_duration(self.trust.quiet_us / US_PER_S),
             },
+            "shadow": self.shadow.to_json(),
         }
 
 
@@ -191,7 +194,7 @@ def parse_settings(text: str, file: str = FILE) -> Settings:
     marks = Marks(text, file)
     readers: dict[str, Callable[[Marks], Any]] = {
         "cluster": _cluster, "engine": _engine, "policy": _policy, "queues": _queues, "users": _users, "limits": _limits,
-        "quarantine": _trust,
+        "quarantine": _trust, "shadow": _shadow,
     }  # fmt: skip
     for name, value in marks.root.items():
         if name not in readers:
@@ -383,6 +386,21 @@ def _trust(marks: Marks) -> Trust:
         values.get("window", default.window_us),
         values.get("quiet", default.quiet_us),
     )
+
+
+def _shadow(marks: Marks) -> Shadows:
+    times = _duration(US_PER_S, 30 * 86_400 * US_PER_S)
+    values = marks.section(("shadow",), {"policies": parse_shadows, "every": times, "horizon": times, "budget": times})
+    policies = values.pop("policies", ())
+    return Shadows(policies=policies, **{f"{key}_s": value / US_PER_S for key, value in values.items()})
+
+
+def parse_shadows(value: Any) -> tuple[str, ...]:
+    """The specs of policies to simulate beside the one in force."""
+    specs = tuple(dict.fromkeys(choose_policy(text).spec for text in _texts(value)))
+    if len(specs) > SHADOWS_MAX:
+        raise ValueError(f"expected at most {SHADOWS_MAX} policies, got {len(specs)}")
+    return specs
 
 
 def _check_name(marks: Marks, name: str, path: tuple[str, ...]) -> None:

@@ -149,11 +149,11 @@ class Verbs(ABC):
             await self.change(make)
         return [refused.get(job.number, job) if isinstance(job, JobRecord) else job for job in found]
 
-    async def change(self, make: Callable[[int], EventBatch]) -> None:
+    async def change(self, make: Callable[[int], EventBatch], *, quiet: bool = False) -> None:
         """Journal, apply and carry out the events that `make` gives for the journal time. What `make` refuses is raised: nothing
-        is done."""
+        is done. `quiet`: that makes no round due."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ask(Change(make, answer))
+        self._ask(Change(make, answer, quiet))
         await answer
 
     # -- looking --------------------------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ class ForkResult:
     rounds: int
     state: State
     """As it is then."""
+    refused: int = 0
+    """Rounds in which the policy's plan did not hold."""
 
     def row(self, job: int) -> int:
         """Where a job stands in the columns."""
@@ -323,7 +325,7 @@ def fork(
         whole = due >= c.NEVER
     until_us = max(int(twin.C[c.C_NOW]), now_us) if due >= c.NEVER else min(due, end_us)
     columns: Table = np.array([world.start, world.end, world.stopped, world.preemptions], np.int64).reshape(4, -1)
-    return ForkResult(truth.jobs, columns[0], columns[1], columns[2], columns[3], until_us, whole, run.rounds, twin)
+    return ForkResult(truth.jobs, columns[0], columns[1], columns[2], columns[3], until_us, whole, run.rounds, twin, run.refused)
 
 
 def loss_and_accuracy(curves: Floats, done: Ints, total: Ints) -> tuple[Table, Table]:

@@ -23,7 +23,7 @@ from headway.core.columns import Estimator, NodePhase, Op, Phase, Reason, StopRu
 from headway.core.events import EventBatch
 from headway.core.explain import Explanation, StopOutlook, StopPlan
 from headway.core.plan import Plan, Request
-from headway.core.policy import Memo, Policy, remembers
+from headway.core.policy import Memo, Policy, remembers, teacher_memo, teacher_of
 from headway.core.state import State
 from headway.core.view import ClusterView
 from headway.perf import forecast
@@ -98,6 +98,15 @@ class LoadControl:
     def strict(self) -> bool:
         """As the other policy."""
         return getattr(self.inner, "strict", False)
+
+    @property
+    def teacher(self) -> Policy | None:
+        """The other policy's, beside the same load control."""
+        teacher = teacher_of(self.inner)
+        return None if teacher is None else with_load_control(teacher, self.params)
+
+    def teacher_memo(self, memo: Memo) -> Memo:
+        return teacher_memo(self.inner, memo)
 
     def decide(self, view: ClusterView, memo: Memo) -> Plan:
         plan = self.inner.decide(view, memo)

@@ -49,8 +49,11 @@ def candidates(J: Table, C: Ints, rows: Ints) -> int:
 
 
 def kinds_of(state: State) -> Ints:
-    """By number of a model's name its place among the models that the table knows, −1: none."""
+    """By number of a model's name its place among the models that the table knows, −1: none. Where models have numbers but no
+    names, as in the simulator, they are those of the paper in order."""
     known = state.names[Name.MODEL]
+    if not known:
+        return np.arange(len(MODELS))
     kinds = np.full(max(known, default=0) + 1, -1, np.int64)
     for number, name in known.items():
         if name in MODELS:
