@@ -18,7 +18,8 @@ from headway.core.plan import Plan
 from headway.core.policy import Memo, Policy
 from headway.core.view import ClusterView
 from headway.policies.mlfs.net import Net
-from headway.policies.mlfs.rl import Decision, mlf_rl, watch
+from headway.policies.mlfs.rl import Decision
+from headway.policies.mlfs.rl_teach import mlf_rl, watch
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ from headway.learn.agreement import Agreement, Compared
 from headway.metrics.fold import M_ACCURACY_DUE, M_DEADLINE, M_END, M_MOVED, M_PHASE, M_REQUIRED, M_SUBMITTED, MetricsFold
 from headway.metrics.reward import TERMS, terms
 from headway.policies.mlfs.net import Net
-from headway.policies.mlfs.rl import Decision, mlf_rl, watch
+from headway.policies.mlfs.rl import Decision
+from headway.policies.mlfs.rl_teach import mlf_rl, watch
 from headway.policies.registry import BESIDE, make_policy
 from headway.sim.run import StuckError, simulate
 from headway.workloads.cluster import Cluster, parse_cluster
