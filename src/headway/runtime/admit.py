@@ -160,11 +160,11 @@ def spec_columns(spec: JobSpec, names: Names, *, submitted_us: int = 0, fraction
         c.J_SERVER_MEM: server.memory_bytes if par.servers else 0,
         c.J_SERVER_NET: server.network_bytes_per_s if par.servers else 0,
     }
-    row = np.zeros(c.SPEC_COLUMNS, np.int64)
+    row = [0] * c.SPEC_COLUMNS
     for column, value in values.items():
         row[column] = value
     row[c.J_DETAILS] = len(details(spec)) // c.DETAIL
-    return row
+    return np.array(row, np.int64)
 
 
 def details(spec: JobSpec) -> Ints:
