@@ -89,6 +89,7 @@ from headway.core.life import (
 )  # fmt: skip
 
 F_PARAMS = c.ESTIMATE_PARAMS_MAX
+K_NAMED = int(c.EventKind.NAMED)
 DROPS_MAX = 1 << 61
 """Drops of the loss (nano) add up to this at most, however wild the reports are."""
 
@@ -188,7 +189,7 @@ def apply_job_events(
                 C[c.C_REFUSED_IN_ROW] = 0
         elif kind == K_REFUSED:
             C[c.C_REFUSED_IN_ROW] += 1
-        elif kind == K_ESTIMATE_REQUESTED or kind == K_EVALUATED:
+        elif kind == K_NAMED or kind == K_ESTIMATE_REQUESTED or kind == K_EVALUATED:
             pass
         elif kind < K_SUBMITTED or kind >= K_EPOCH:
             error = NOT_MINE

@@ -7,14 +7,12 @@ A spec is plain frozen data and is not checked when it is made: `validate` lists
 from __future__ import annotations
 
 import re
-import types
-import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache, partial
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from .errors import UserError, did_you_mean, shown
+from .errors import UserError, shown
+from .plain import dump, load
 from .shape import (
     CUTS,
     DEFAULT_PARALLELISM,
@@ -240,7 +238,7 @@ class JobSpec:
 
 def to_json(spec: JobSpec, *, compact: bool = False) -> dict[str, Any]:
     """Return a spec as JSON values, under ``schema``; ``compact`` leaves out what equals its default."""
-    return {"schema": SCHEMA_VERSION, **_dump(spec, compact)}
+    return {"schema": SCHEMA_VERSION, **dump(spec, compact)}
 
 
 def from_json(data: Mapping[str, Any]) -> JobSpec:
@@ -253,82 +251,7 @@ def from_json(data: Mapping[str, Any]) -> JobSpec:
     version = data.get("schema")
     if isinstance(version, bool) or version != SCHEMA_VERSION:
         raise UserError(f"expected {SCHEMA_VERSION}, got {shown(version)}", key="schema")
-    return cast(JobSpec, _load_object(JobSpec, {key: value for key, value in data.items() if key != "schema"}, ""))
-
-
-@cache
-def _fields(kind: type) -> dict[str, tuple[_Load, Any]]:
-    """Return how each field's value is read from JSON, and its default."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: (_reader(hints[field.name]), field.default) for field in fields(kind)}
-
-
-def _dump(value: Any, compact: bool) -> Any:
-    if isinstance(value, tuple):
-        return [_dump(item, compact) for item in value]
-    kind: type = type(value)
-    if not is_dataclass(kind):
-        return value
-    found: dict[str, Any] = {}
-    for name, (_, default) in _fields(kind).items():
-        item = getattr(value, name)
-        if not (compact and (item is default or item == default)):
-            found[name] = dict(item) if name == "env" else _dump(item, compact)
-    return found
-
-
-_Load = Callable[[Any, str], Any]
-"""Turns JSON values into a value of a field's type, or raises UserError naming the key, which is handed in beside it."""
-
-
-@cache
-def _reader(kind: Any) -> _Load:
-    """Return what reads values of a type. It is made once for each: a batch of jobs has ten thousand of them."""
-    inner = typing.get_args(kind)
-    if typing.get_origin(kind) is types.UnionType:
-        there = _reader(inner[0])
-        return lambda value, key: None if value is None else there(value, key)
-    if typing.get_origin(kind) is tuple:
-        return _load_env if typing.get_origin(inner[0]) is tuple else partial(_load_list, _reader(inner[0]))
-    return partial(_load_object if is_dataclass(kind) else _load_float if kind is float else _load_plain, kind)
-
-
-def _load_plain(kind: Any, value: Any, key: str) -> Any:
-    if type(value) is not kind or (kind is int and value.bit_length() > 63):
-        expected = {str: "text", int: "a whole number", bool: "true or false"}[kind]
-        raise UserError(f"expected {expected}, got {shown(value)}", key=key)
-    return value
-
-
-def _load_float(_: type, value: Any, key: str) -> float:
-    if type(value) in (int, float) and -SUM_MAX <= value <= SUM_MAX:
-        return float(value)
-    raise UserError(f"expected a number, got {shown(value)}", key=key)
-
-
-def _load_list(item: _Load, value: Any, key: str) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise UserError(f"expected a list, got {shown(value)}", key=key)
-    return tuple(item(element, f"{key}[{i}]") for i, element in enumerate(value))
-
-
-def _load_env(value: Any, key: str) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, Mapping):
-        raise UserError(f"expected names and values, got {shown(value)}", key=key)
-    return tuple((_load_plain(str, k, key), _load_plain(str, v, f"{key}.{k}")) for k, v in value.items())
-
-
-def _load_object(kind: type, value: Any, key: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise UserError(f"expected an object, got {shown(value)}", key=key)
-    known, before = _fields(kind), f"{key}." if key else ""
-    for name in value:
-        if name not in known:
-            raise UserError(f"unknown key{did_you_mean(str(name), known)}", key=f"{before}{name}")
-    for name, (_, default) in known.items():
-        if default is MISSING and name not in value:
-            raise UserError("expected a value, got nothing", key=before + name)
-    return kind(**{name: known[name][0](item, before + name) for name, item in value.items()})
+    return load(JobSpec, {key: value for key, value in data.items() if key != "schema"}, "")
 
 
 def _is_pattern(pattern: str) -> bool:
