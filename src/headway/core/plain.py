@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from .errors import UserError, did_you_mean, shown
 
@@ -84,7 +84,7 @@ def load(kind: type[T], value: Any, key: str) -> T:
     """Return the dataclass of JSON values; UserError with the key, within ``key``, for an unknown one or a wrong type."""
     if not isinstance(value, Mapping):
         raise UserError(f"expected an object, got {shown(value)}", key=key)
-    known, before = _fields(kind), f"{key}." if key else ""
+    known, before = _fields(cast(type, kind)), f"{key}." if key else ""
     for name in value:
         if name not in known:
             raise UserError(f"unknown key{did_you_mean(str(name), known)}", key=f"{before}{name}")
