@@ -26,6 +26,13 @@ def live_rows(controller: Controller) -> dict[int, Row]:
     return {row[c.J_ID]: row for row in table}
 
 
+def _rows_of(controller: Controller, jobs: Sequence[JobRecord]) -> dict[int, Row]:
+    """The rows of those of some jobs that are live, by number."""
+    state = controller.state
+    at = [row for job in jobs if (row := state.row(job.number)) is not None]
+    return {row[c.J_ID]: row for row in state.J[:, at].T.tolist()}
+
+
 def live_row(controller: Controller, job: JobRecord) -> Row | None:
     """The row of one job; None if it has ended."""
     at = controller.state.row(job.number)
@@ -43,7 +50,8 @@ def job_json(controller: Controller, job: JobRecord) -> dict[str, Any]:
 
 def jobs_json(controller: Controller, jobs: Iterable[JobRecord], rows: Mapping[int, Row] | None = None) -> list[dict[str, Any]]:
     """Many jobs as of one instant."""
-    rows, now_us = live_rows(controller) if rows is None else rows, controller.now_us()
+    jobs, now_us = list(jobs), controller.now_us()
+    rows = _rows_of(controller, jobs) if rows is None else rows
     return [job_fields(controller, job, rows.get(job.number), now_us) for job in jobs]
 
 
