@@ -29,7 +29,8 @@ from headway.core.units import US_PER_S
 from headway.policies.registry import Chosen
 from headway.runtime.controller import Controller
 from headway.runtime.guard import guarded_event, judge
-from headway.runtime.settings import Shadows, choose_policy
+from headway.runtime.settings import choose_policy
+from headway.runtime.shadows import Shadows
 from headway.runtime.warm import warm_up
 from headway.sim.beside import Compared, Contender, compare
 
