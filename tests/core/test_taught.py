@@ -187,7 +187,7 @@ def test_a_comparison_changes_nothing() -> None:
 
 # -- memos, wrappers and the simulator ------------------------------------------------------------------------------
 def test_whose_memo_the_teacher_decides_by() -> None:
-    plain, remembering = make_policy("fifo"), make_policy("tiresias")
+    plain, remembering = make_policy("fifo"), make_policy("gandiva")
     assert teacher_memo(Taught(plain, plain), ["a", "b"]) is None
     assert teacher_memo(Taught(plain, remembering), ["a", "b"]) == "b"
     pupil = Scripted(good)
@@ -227,7 +227,7 @@ class Faulty:
         return self.teacher.fold(memo, events) if hasattr(self.teacher, "fold") else None
 
 
-@pytest.mark.parametrize("teacher", ["fifo", "mlf-h", "tiresias:quantum=40"])
+@pytest.mark.parametrize("teacher", ["fifo", "mlf-h", "gandiva:slice=40"])
 def test_a_policy_that_always_faults_is_its_teacher_in_the_simulator(teacher: str) -> None:
     load = workload([job(f"j{i}", gpus=1 + i % 3, work_s=30 + 17 * i % 90, submit_s=7 * i) for i in range(14)])
     where = cluster((2, 2))
