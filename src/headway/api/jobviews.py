@@ -10,6 +10,7 @@ from headway.core.columns import Name, NodePhase, Phase, Reason, StopRule
 from headway.core.view import NodeView, gpus_of, reason_of
 from headway.runtime.board import JobRecord
 from headway.runtime.controller import Controller
+from headway.runtime.guard import standing
 
 US_PER_S = 1_000_000
 _STATES = tuple(phase.name.lower() for phase in Phase)
@@ -134,4 +135,16 @@ def node_json(controller: Controller, node: NodeView) -> dict[str, Any]:
         "gpus_free": node.free,
         "gpus_held": node.held,
         "reasons": controller.drains.reasons(node.number),
+    }
+
+
+def deciding_json(controller: Controller) -> dict[str, Any]:
+    """The fields of `Deciding`."""
+    now = standing(controller.state, controller.brains, controller.now_us())
+    return {
+        "policy": controller.brains.policy.name,
+        "decides": now.decides.name,
+        "in_charge": now.who.value,
+        "why": now.why,
+        "since": None if now.since_us is None else controller.calendar.wall(now.since_us),
     }
