@@ -26,10 +26,9 @@ from headway.core.events import EventBatch
 from headway.runtime import lease as leases
 from headway.runtime.journal_archive import Archive, DamagedArchiveError, checked, load, save
 from headway.runtime.journal_cut import copy_sound, set_aside
-from headway.runtime.journal_db import Database, Where, archives, lease, reason, segments, snapshots
+from headway.runtime.journal_db import Appender, Database, Where, archives, lease, reason, segments, snapshots
 from headway.runtime.lease import FencedError, Holder, Lease
 
-_INSERT = segments.insert()
 ROWS = 512
 """Segments that are fetched at once."""
 ARCHIVE_SEGMENTS = 4096
@@ -96,6 +95,7 @@ class Journal:
         self._next = 1
         self._broken = ""
         self._db = self.database.engine.connect()
+        self._appender: Appender | None = None
         try:
             with self._reading():
                 self.id: str = self._db.execute(sa.select(lease.c.journal)).scalar_one()
@@ -262,14 +262,12 @@ class Journal:
         self.check()
         if self._broken:
             raise JournalError(self._broken)
+        appender = self._appender = self._appender or Appender(self._db)
         row = {"seq": self._next, "schema": SCHEMA, "events": len(batch), "body": encode(batch), "epoch": self.epoch}
         try:
-            with self.database.writing(self._db).begin():
-                leases.beat(self._db, self.epoch)
-                self._db.execute(_INSERT, row)
-        except FencedError as error:
-            self.lost = str(error)
-            raise
+            if not appender.append(row):
+                self.lost = leases.fenced_text(self.lease(), self.epoch)
+                raise FencedError(self.lost)
         except SQLAlchemyError as error:
             self._broken = f"the journal {self.label} can't be written: {reason(error)}"
             raise JournalError(self._broken) from None
@@ -300,7 +298,7 @@ class Journal:
                 self.database.close()
                 kept = set_aside(self.where, fresh)
                 self.database = Database(self.where)
-                self._db = self.database.engine.connect()
+                self._db, self._appender = self.database.engine.connect(), None
             else:
                 kept = self._cut_rows(whole)
         except (OSError, SQLAlchemyError) as error:

@@ -11,8 +11,8 @@ import errno
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,43 @@ def _leases(db: Connection) -> None:
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_first, _leases)
 """MIGRATIONS[n] brings a database of version n to version n + 1. A step that has been released is never changed."""
 VERSION = len(MIGRATIONS)
+
+
+class Appender:
+    """The write that is made with every segment, over the driver itself: made by SQLAlchemy each time, the same two statements
+    take six times as long as the database needs for them."""
+
+    def __init__(self, db: Connection) -> None:
+        driver = db.connection.dbapi_connection
+        assert driver is not None
+        self._driver, self._begins = driver, db.dialect.name == "sqlite"
+        beat = sa.text("UPDATE lease SET beat = beat + 1 WHERE epoch = :epoch")
+        self._beat, self._insert = (str(made.compile(dialect=db.dialect)) for made in (beat, segments.insert()))
+
+    def append(self, row: Mapping[str, Any]) -> bool:
+        """Insert a segment and count the lease of its epoch up, in one transaction; it is on the disk then. False: the lease is
+        that of another epoch, and nothing has been written.
+
+        Raises:
+            SQLAlchemyError: what the driver says.
+        """
+        try:
+            with closing(self._driver.cursor()) as cursor:
+                if self._begins:
+                    cursor.execute("BEGIN IMMEDIATE")
+                cursor.execute(self._beat, {"epoch": row["epoch"]})
+                if held := cursor.rowcount == 1:
+                    cursor.execute(self._insert, row)
+                    self._driver.commit()
+                else:
+                    self._driver.rollback()
+                return held
+        except BaseException as error:
+            with suppress(Exception):
+                self._driver.rollback()
+            if isinstance(error, Exception):
+                raise SQLAlchemyError(reason(error)) from error
+            raise
 
 
 class Database:
@@ -211,7 +248,7 @@ def _sqlite(path: Path, writes: bool) -> Engine:
             f"file:{quoted}?mode={mode}", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
 
-    engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=sa.NullPool)
+    engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=sa.NullPool, paramstyle="named")
 
     @sa.event.listens_for(engine, "connect")
     def settings(connection: Any, _: Any) -> None:

@@ -163,8 +163,8 @@ class Simulation:
         C = self.state.C
         return C.item(c.C_ROWS) > C.item(c.C_DEAD)
 
-    def each_round(self) -> Iterator[None]:
-        """Go on until nothing more can happen; stops after each round."""
+    def each_due(self) -> Iterator[int]:
+        """Go on until nothing more can happen; stops before each round, at its time (µs), which is for the caller to hold."""
         while (due := self.next_us()) < c.NEVER:
             self.take_events(due)
             if not self.live():
@@ -172,8 +172,13 @@ class Simulation:
                     break
                 self.last_us, self.fresh = due, False
             elif self.due(due):
-                self.round(due)
-                yield
+                yield due
+
+    def each_round(self) -> Iterator[None]:
+        """Go on until nothing more can happen; stops after each round."""
+        for due in self.each_due():
+            self.round(due)
+            yield
 
     def take_events(self, until_us: int) -> None:
         """Let the world go on to `until_us`, settling at every instant at which places become free or broken."""
