@@ -27,18 +27,22 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
         cluster: Annotated[str, typer.Option("--cluster", "-c", help="As for simulate.", metavar="C")] = "20x4",
         policy: Annotated[
             list[str] | None,
-            typer.Option("--policy", "-p", help="KIND[:sharing=false][+mlf-c:…]: how it is to decide; may be repeated.", metavar="P"),
+            typer.Option(
+                "--policy", "-p", help="KIND[:sharing=false][+mlf-c:…]: how it is to decide; may be repeated.", metavar="P"
+            ),
         ] = None,
         teacher: Annotated[str, typer.Option(help="mlf-h[:key=value,…], such as mlf-h:tuned=true.", metavar="T")] = "mlf-h",
-        phases: Annotated[str, typer.Option(help="Some of imitate, reinforce, ppo, pgpe, in turn.", metavar="P,…")] = "imitate,pgpe",
+        phases: Annotated[
+            str, typer.Option(help="Some of imitate, reinforce, ppo, pgpe, in turn.", metavar="P,…")
+        ] = "imitate,pgpe",
         minutes: Annotated[float, typer.Option(help="A budget of time.")] = 60.0,
         iterations: Annotated[int | None, typer.Option(help="At most so many of each phase.")] = None,
         seeds: Annotated[str, typer.Option(help="Development seeds to train on, 0 to 99.", metavar="A..B")] = "0..3",
         held_out: Annotated[str, typer.Option(help="Development seeds to judge on.", metavar="A..B")] = "50..53",
-        objective: Annotated[
-            str, typer.Option(help="reward, or figure=weight,… beside the teacher's.", metavar="O")
-        ] = "reward",
-        betas: Annotated[str | None, typer.Option(help="Five weights of the reward. [default: the paper's]", metavar="B,…")] = None,
+        objective: Annotated[str, typer.Option(help="reward, or figure=weight,… beside the teacher's.", metavar="O")] = "reward",
+        betas: Annotated[
+            str | None, typer.Option(help="Five weights of the reward. [default: the paper's]", metavar="B,…")
+        ] = None,
         raw: Annotated[bool, typer.Option("--raw", help="The reward's terms as the paper has them, not as rates.")] = False,
         start: Annotated[Path | None, typer.Option(help="A model to begin with.", metavar="DIR")] = None,
         scope: Annotated[str, typer.Option(help="What PGPE searches: skip, skips, last or lasts.", metavar="S")] = "skip",
@@ -78,7 +82,9 @@ def _print(result: dict[str, Any]) -> None:
     for name, gain in scores["gains"].items():
         typer.echo(f"    {name:<16} {'–' if gain is None else f'{gain:+.1%}'}")
     passed = "passed" if switch["passed"] else "not passed"
-    typer.echo(f"  switch test {passed}: converged {_yes(switch['converged'])}, not below the teacher {_yes(switch['beats_teacher'])}")
+    typer.echo(
+        f"  switch test {passed}: converged {_yes(switch['converged'])}, not below the teacher {_yes(switch['beats_teacher'])}"
+    )
 
 
 def _yes(true: bool) -> str:

@@ -75,7 +75,9 @@ class PreparedTrain:
 def prepare(request: TrainRequest) -> PreparedTrain:
     """Read and check everything that a request names. Nothing has run and nothing is written when this raises `UserError`."""
     if request.kind not in KINDS:
-        raise UserError(f"expected {' or '.join(KINDS)}, got {shown(request.kind)}{did_you_mean(request.kind, KINDS)}", key="train")
+        raise UserError(
+            f"expected {' or '.join(KINDS)}, got {shown(request.kind)}{did_you_mean(request.kind, KINDS)}", key="train"
+        )
     check_torch()
     from headway.learn.rollout import Setting
     from headway.learn.spec import PHASES, TrainSpec
@@ -89,7 +91,9 @@ def prepare(request: TrainRequest) -> PreparedTrain:
     phases = tuple(word.strip() for word in request.phases.split(","))
     for phase in phases:
         if phase not in PHASES:
-            raise UserError(f"expected some of {', '.join(PHASES)}, got {shown(phase)}{did_you_mean(phase, PHASES)}", key="phases")
+            raise UserError(
+                f"expected some of {', '.join(PHASES)}, got {shown(phase)}{did_you_mean(phase, PHASES)}", key="phases"
+            )
     teacher = parse_part(request.teacher, "teacher")
     if teacher.name != "mlf-h":
         raise UserError(f"expected mlf-h[:key=value,…], got {shown(request.teacher)}", key="teacher")
@@ -191,7 +195,9 @@ def _check_numbers(request: TrainRequest) -> None:
         if not (math.isfinite(number) and number > 0):
             raise UserError(f"expected a number above 0, got {number}", key=key)
     if request.scope not in SCOPES:
-        raise UserError(f"expected {' or '.join(SCOPES)}, got {shown(request.scope)}{did_you_mean(request.scope, SCOPES)}", key="scope")
+        raise UserError(
+            f"expected {' or '.join(SCOPES)}, got {shown(request.scope)}{did_you_mean(request.scope, SCOPES)}", key="scope"
+        )
 
 
 Tell = Callable[[float, Json], None]
@@ -297,5 +303,3 @@ def picture(curve: list[Json]) -> str:
     along = linear_ticks(max(len(curve) - 1, 1), 8, 0)
     axes = Axis("iteration", 0, max(len(curve) - 1, 1), along), Axis("", ticks[0].value, ticks[-1].value, ticks)
     return line_chart(lines, *axes, title="Learning curve", width=960, alone=True)
-
-

@@ -23,7 +23,9 @@ FILES = (WEIGHTS, CARD, MANIFEST)
 """In the order in which they take their names: the manifest, which vouches for the weights, last."""
 
 
-def save_model(folder: Path, net: Net, kind: str, ranges: Mapping[str, NDArray[Any]], about: Mapping[str, Any], card: str) -> Json:
+def save_model(
+    folder: Path, net: Net, kind: str, ranges: Mapping[str, NDArray[Any]], about: Mapping[str, Any], card: str
+) -> Json:
     """Write a model into a folder, over the one that is there, and return its manifest. `about` is what else the manifest says.
 
     Raises:

@@ -88,9 +88,7 @@ class Twin(nn.Module):
     def gradient(self, loss: Tensor) -> Vector:
         """The gradient of a loss as one vector; a parameter that it does not depend on has 0."""
         found: Iterable[Tensor | None] = torch.autograd.grad(loss, list(self.parameters()), allow_unused=True)
-        parts = [
-            np.zeros(p.numel()) if g is None else g.numpy().ravel() for g, p in zip(found, self.parameters(), strict=True)
-        ]
+        parts = [np.zeros(p.numel()) if g is None else g.numpy().ravel() for g, p in zip(found, self.parameters(), strict=True)]
         return np.concatenate(parts).astype(np.float64)
 
 

@@ -230,5 +230,3 @@ class Training:
             self.bases[self.spec.settings[index], seed] = Played(figures, arrays[f"goals.{number}"])
         if state["facts"] is not None:
             self.now = phase_of(self.spec.phases[self.at["phase"]])(self, self.begun, of("phase."), state["facts"])
-
-
