@@ -30,6 +30,9 @@ CURVE, PICTURE = "curve.jsonl", "curve.svg"
 MINUTES = 60.0
 OBJECTIVE = "reward"
 REWARD_WORD = "reward"
+OPTIONS = ("cluster", "teacher", "phases", "seeds", "held_out", "seed", "minutes", "iterations", "objective", "betas", "start",
+           "scope", "sigma", "rate", "pairs", "rollouts", "judge_every")  # fmt: skip
+"""Of the request, each one option of the command."""
 SCOPES = ("skip", "skips", "last", "lasts")
 
 
@@ -182,8 +185,10 @@ def betas_of(text: str) -> tuple[float, ...]:
 
 
 def _check_numbers(request: TrainRequest) -> None:
-    whole = {"pairs": (request.pairs, 1, 1000), "rollouts": (request.rollouts, 2, 1000), "judge-every": (request.judge_every, 1, 1000),
-             "seed": (request.seed, 0, 2**31)}  # fmt: skip
+    whole = {
+        "pairs": (request.pairs, 1, 1000), "rollouts": (request.rollouts, 2, 1000),
+        "judge-every": (request.judge_every, 1, 1000), "seed": (request.seed, 0, 2**31),
+    }  # fmt: skip
     if request.iterations is not None:
         whole["iterations"] = (request.iterations, 1, 1_000_000)
     if request.workers is not None:
@@ -245,8 +250,7 @@ def command_line(request: TrainRequest) -> str:
         words += ["--workload", workload]
     for policy in request.policies:
         words += ["--policy", policy]
-    for key in ("cluster", "teacher", "phases", "seeds", "held_out", "seed", "minutes", "iterations", "objective", "betas", "start",
-                "scope", "sigma", "rate", "pairs", "rollouts", "judge_every"):  # fmt: skip
+    for key in OPTIONS:
         value = getattr(request, key)
         if value != getattr(plain, key):
             words += [f"--{key.replace('_', '-')}", str(value)]
@@ -257,9 +261,10 @@ def card(request: TrainRequest, about: Json) -> str:
     """The card of a model: what it is, how it came to be, what it is worth, for people."""
     scores, switch = about["scores"], about["switch"]
     settings = "\n".join(
-        f"- `{s['workload']}` on `{s['cluster']}`, sharing {'on' if s['sharing'] else 'off'}" + (f", beside `{s['beside']}`" if s["beside"] else "")
+        f"- `{s['workload']}` on `{s['cluster']}`, sharing {'on' if s['sharing'] else 'off'}"
+        + (f", beside `{s['beside']}`" if s["beside"] else "")
         for s in about["settings"]
-    )  # fmt: skip
+    )
     gains = "\n".join(f"| {name} | {'–' if gain is None else f'{gain:+.1%}'} |" for name, gain in scores["gains"].items())
     passed = "passed" if switch["passed"] else "not passed"
     return f"""# {request.kind}
@@ -274,13 +279,15 @@ on seeds {", ".join(map(str, about["seeds"]))} of
 
 {settings}
 
-with `{about["teacher"]}` as the teacher. The best network on held-out seeds {", ".join(map(str, about["held_out"]))} is kept. Beside its teacher there (mean gain, above 0: better):
+with `{about["teacher"]}` as the teacher. The best network on held-out seeds {", ".join(map(str, about["held_out"]))} is kept.
+Beside its teacher there (mean gain, above 0: better):
 
 | figure | gain |
 |---|--:|
 {gains}
 
-The switch test ({switch["evaluations"]} evaluations): {passed}. Converged: {"yes" if switch["converged"] else "no"}; not below the teacher's reward: {"yes" if switch["beats_teacher"] else "no"}.
+The switch test ({switch["evaluations"]} evaluations): {passed}. Converged: {"yes" if switch["converged"] else "no"}; not below
+the teacher's reward: {"yes" if switch["beats_teacher"] else "no"}.
 
 It is meant for clusters and workloads like these; beyond the ranges in `manifest.json` its teacher decides.
 """
@@ -291,7 +298,7 @@ def picture(curve: list[Json]) -> str:
     from headway.report.scale import Tick, linear_ticks
     from headway.report.svg import Axis, Line, line_chart
 
-    lines = []
+    lines: list[Line] = []
     for name, key in (("better than the teacher, held-out", "score"), ("better than the teacher, training", "fitness"),
                       ("agreement with the teacher", "agreement")):  # fmt: skip
         points = [(float(at), 100 * float(entry[key])) for at, entry in enumerate(curve) if entry.get(key) is not None]

@@ -1,4 +1,4 @@
-"""Adam (Kingma, Ba 2015) on a vector, with the norm of the gradient clipped. Its state is three arrays, which a checkpoint keeps."""
+"""Adam (Kingma, Ba 2015) on a vector, with the norm of the gradient clipped. Its state is plain arrays, for a checkpoint."""
 
 from __future__ import annotations
 

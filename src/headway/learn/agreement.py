@@ -15,9 +15,10 @@ from headway.core import columns as c
 from headway.core.arrays import Floats, Ints
 from headway.core.columns import Op
 from headway.core.plan import Plan
-from headway.core.policy import Memo, Policy
+from headway.core.policy import Memo
 from headway.core.view import ClusterView
 from headway.policies.mlfs.net import Net
+from headway.policies.mlfs.policy import MlfH
 from headway.policies.mlfs.rl import Decision
 from headway.policies.mlfs.rl_teach import mlf_rl, watch
 
@@ -53,7 +54,7 @@ class Agreement:
 class Compared:
     """The teacher, and what the network would have done in its place."""
 
-    def __init__(self, teacher: Policy, net: Net, *, sharing: bool) -> None:
+    def __init__(self, teacher: MlfH, net: Net, *, sharing: bool) -> None:
         self.teacher = watch(teacher, self._told)
         self.pupil = mlf_rl(net, sharing=sharing)
         self.name, self.agreement = teacher.name, Agreement()

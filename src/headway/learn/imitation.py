@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from headway.learn.adam import Adam, Vector
-from headway.learn.nets import Tensor, Twin, torch
+from headway.learn.nets import Twin
 from headway.learn.rollout import Kept
 
 RATE = 1e-3
@@ -47,7 +50,7 @@ def rank_loss(twin: Twin, decisions: Sequence[Kept], random: np.random.Generator
     return loss
 
 
-def _pairs(kept: Kept, random: np.random.Generator) -> np.ndarray:  # type: ignore[type-arg]
+def _pairs(kept: Kept, random: np.random.Generator) -> NDArray[np.int64]:
     """(pairs, 2): the better and the worse of two candidates; without ties."""
     u = kept.utilities
     n = len(kept.X)

@@ -1,7 +1,8 @@
 """How a network does on held-out jobs, and whether MLF-RL may take over from MLF-H (MLFS §3.4; `specs` §4.3).
 
-The paper switches once training "has converged" and gives no test. Ours: the moving mean of the reward over 20 evaluation episodes
-has changed by less than 1 % for 5 evaluations, and on held-out jobs the network's mean reward is not below the teacher's.
+The paper switches once training "has converged" and gives no test. Ours: the moving mean of the reward over 20 evaluation
+episodes has changed by less than 1 % for 5 evaluations, and on held-out jobs the network's mean reward is not below the
+teacher's.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 from headway.learn.phases import Ground, mean_known
-from headway.learn.rollout import FIGURES, Episode, Played
+from headway.learn.rollout import Episode, Played
 from headway.learn.spec import Json, figure_gain
 from headway.policies.mlfs.net import Net
 
@@ -58,10 +59,8 @@ def verdict(ground: Ground, played: Sequence[Played], bases: Sequence[Played]) -
     score = math.fsum(fitness) / len(fitness) if all(map(math.isfinite, fitness)) else -math.inf
     rewards = tuple(spec.reward_of(mine) for mine in played)
     gains = {name: mean_known([figure_gain(name, m.figures, b.figures) for m, b in pairs]) for name in SHOWN}
-    return Verdict(
-        score, _mean(rewards), _mean([spec.reward_of(base) for base in bases]), tuple(r if math.isfinite(r) else 0.0 for r in rewards),
-        gains,
-    )  # fmt: skip
+    known = tuple(reward if math.isfinite(reward) else 0.0 for reward in rewards)
+    return Verdict(score, _mean(rewards), _mean([spec.reward_of(base) for base in bases]), known, gains)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -74,7 +73,7 @@ def switch(rewards: Sequence[Sequence[float]], best: Verdict) -> Json:
     for found in rewards:
         flat += list(found)
         means.append(math.fsum(flat[-WINDOW:]) / len(flat[-WINDOW:]))
-    changes = [abs(b - a) / max(abs(a), 1e-9) for a, b in zip(means, means[1:], strict=False)]
+    changes = [abs(b - a) / max(abs(a), 1e-9) for a, b in pairwise(means)]
     converged = len(changes) >= STEADY and all(change < CHANGE_MAX for change in changes[-STEADY:])
     beats = bool(best.reward >= best.teacher_reward)
     return {
@@ -82,12 +81,4 @@ def switch(rewards: Sequence[Sequence[float]], best: Verdict) -> Json:
         "reward": best.reward if math.isfinite(best.reward) else None,
         "teacher_reward": best.teacher_reward if math.isfinite(best.teacher_reward) else None,
         "changes": changes[-STEADY:],
-    }  # fmt: skip
-
-
-def figures_of(played: Sequence[Played]) -> dict[str, Any]:
-    """The mean of each figure over episodes."""
-    return {
-        name: mean_known([math.nan if p.figures is None or p.figures[name] is None else float(p.figures[name] or 0) for p in played])
-        for name in FIGURES
     }  # fmt: skip

@@ -27,7 +27,7 @@ Masks = Mapping[str, NDArray[np.float32]]
 """For each head 1 for each feature that may be seen, and 0 for one that may not."""
 
 
-class TwinHead(nn.Module):
+class TwinHead(nn.Module):  # type: ignore[misc]
     """One head."""
 
     def __init__(self, arrays: Mapping[str, NDArray[np.float32]], mask: NDArray[np.float32] | None) -> None:
@@ -46,7 +46,7 @@ class TwinHead(nn.Module):
         return scores
 
 
-class Twin(nn.Module):
+class Twin(nn.Module):  # type: ignore[misc]
     """The heads of a `Net`."""
 
     def __init__(self, net: Net, masks: Masks | None = None) -> None:

@@ -1,21 +1,20 @@
 """Parameter-exploring policy gradients (PGPE: Sehnke et al., Neural Networks 23, 2010), with symmetric sampling.
 
-Each rollout draws parameters θ ~ N(μ, σ²) and keeps them for the whole episode: a scheduler that explores anew in each round would
-make jobs give way to each other and back. Samples come in pairs μ ± ε on the same seed of the same workload, so that what the
+Each rollout draws parameters θ ~ N(μ, σ²) and keeps them for the whole episode: a scheduler that explores anew in each
+round would make jobs give way to each other and back. Samples come in pairs μ ± ε on the same seed of the same workload, so that what the
 workload does falls out of their difference; μ follows ½ (f⁺ − f⁻) ε / σ², σ follows ½ (f⁺ + f⁻ − 2 b)(ε² − σ²) / σ³, b being the
 mean over the iteration. Fitness is divided by its spread, and the steps of μ are Adam's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.learn.adam import Adam, Vector
-from headway.policies.mlfs.net import Net
+from headway.policies.mlfs.net import Net, shapes
 
 SCOPES = {
     "skip": ("rank.skip",),
@@ -42,9 +41,8 @@ class Pgpe:
     adam: Adam
 
     @staticmethod
-    def of(net: Net, scope: str, rate: float, sigma: float, hidden: Sequence[str] = ()) -> Pgpe:
-        """A search around a network. `sigma` is the spread of the weights of `skip`; what the last layer weighs is spread so too.
-        `hidden`: `head.skip` arrays' columns that may not be used are those of weight 0 that `free_of` names."""
+    def of(net: Net, scope: str, rate: float, sigma: float) -> Pgpe:
+        """A search around a network; `sigma` is the spread of every weight that the scope names."""
         names, arrays = SCOPES[scope], net.to_arrays()
         mean = np.concatenate([arrays[name].ravel() for name in names]).astype(np.float64)
         return Pgpe(names, mean, np.full(len(mean), sigma), np.ones(len(mean), bool), Adam.of(len(mean), rate))
@@ -59,9 +57,8 @@ class Pgpe:
             at += size
 
     def _sizes(self) -> list[tuple[str, int]]:
-        from headway.policies.mlfs.net import shapes
-
-        return [(name, int(np.prod(shapes(name.split(".")[0])[name.split(".")[1]]))) for name in self.names]
+        parts = [name.split(".") for name in self.names]
+        return [(name, int(np.prod(shapes(head)[part]))) for name, (head, part) in zip(self.names, parts, strict=True)]
 
     def draw(self, pairs: int, random: np.random.Generator) -> NDArray[np.float64]:
         """(pairs, parameters): the ε of each pair."""

@@ -42,8 +42,8 @@ class Ground(Protocol):
 class Phase(Protocol):
     """One way to train."""
 
-    done: bool
-
+    @property
+    def done(self) -> bool: ...
     def iterate(self, random: np.random.Generator) -> Json:
         """One iteration; what is worth telling of it."""
         ...
@@ -126,8 +126,6 @@ class Imitate:
 class Explore:
     """Phase 2 by PGPE (`learn.pgpe`). An iteration is some pairs of rollouts, each pair on jobs of its own."""
 
-    done = False
-
     def __init__(self, ground: Ground, net: Net, arrays: Arrays | None = None, facts: Json | None = None) -> None:
         from headway.learn.pgpe import Pgpe
 
@@ -159,6 +157,10 @@ class Explore:
             "fitness": float(known.mean()) if len(known) else None, "stuck": int(len(fitness) - len(known)),
             "sigma": float(search.sigma[search.free].mean()),
         }  # fmt: skip
+
+    @property
+    def done(self) -> bool:
+        return False
 
     def _case(self, number: int) -> tuple[Setting, int]:
         """The jobs of the n-th pair: settings by turns, then seeds."""

@@ -20,9 +20,11 @@ from headway.core.columns import NEVER
 from headway.core.policy import Policy
 from headway.core.specstring import Part, parse_spec
 from headway.learn.agreement import Agreement, Compared
+from headway.metrics.compare import HIGHER_IS_BETTER, LOWER_IS_BETTER
 from headway.metrics.fold import M_ACCURACY_DUE, M_DEADLINE, M_END, M_MOVED, M_PHASE, M_REQUIRED, M_SUBMITTED, MetricsFold
 from headway.metrics.reward import TERMS, terms
 from headway.policies.mlfs.net import Net
+from headway.policies.mlfs.policy import MlfH
 from headway.policies.mlfs.rl import Decision
 from headway.policies.mlfs.rl_teach import mlf_rl, watch
 from headway.policies.registry import BESIDE, make_policy
@@ -38,8 +40,7 @@ RESTART_S = 30.0
 """What starting again takes a job that says nothing of it, as in `headway simulate`."""
 ROUND_S = 60.0
 Single = NDArray[np.float32]
-FIGURES = ("finished", "avg_jct_s", "p50_jct_s", "p99_jct_s", "makespan_s", "avg_wait_s", "deadline_ratio",
-           "urgent_deadline_ratio", "avg_accuracy", "accuracy_ratio", "cross_node_bytes", "preemptions", "migrations")  # fmt: skip
+FIGURES = tuple(sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class Episode:
     """The teacher decides, and its decisions come back with its utilities."""
     compare: bool = False
     """The teacher decides, and the network is asked on the same views."""
+    normalize: bool = True
+    """The reward's terms as rates; else the raw ones of Eq. 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,8 @@ class Played:
     goals: Floats
     kept: dict[str, list[Kept]] = field(default_factory=dict)
     ranges: dict[str, Single] = field(default_factory=dict)
+    first_round: int = 0
+    """The number of the round of the first of `goals`, from time 0."""
     agreement: Agreement | None = None
 
 
@@ -200,13 +205,14 @@ def play(episode: Episode) -> Played:
     compared: Compared | None = None
     net = Net.from_arrays(episode.arrays) if episode.arrays is not None else None
     if episode.watch or episode.compare or net is None:
-        policy = make_policy(setting.teacher(episode.teacher))
+        policy = teacher = make_policy(setting.teacher(episode.teacher))
+        assert isinstance(teacher, MlfH), "a teacher is MLF-H"
         if episode.watch:
             assert sample is not None, "what is watched is kept"
-            policy = watch(policy, sample.offer)
+            policy = watch(teacher, sample.offer)
         elif episode.compare:
             assert net is not None, "a network is compared"
-            policy = compared = Compared(policy, net, sharing=setting.sharing)
+            policy = compared = Compared(teacher, net, sharing=setting.sharing)
     else:
         explore = Explorer(episode.noise or Noise(episode.seed), sample) if episode.noise or sample else None
         policy = mlf_rl(net, sharing=setting.sharing, explore=explore)
@@ -216,10 +222,11 @@ def play(episode: Episode) -> Played:
         return Played(None, np.zeros((0, TERMS)))
     summary = outcome.metrics.summary(cluster.gpus).to_json()
     return Played(
-        {name: summary[name] for name in FIGURES},
-        goals_of(outcome.metrics),
+        {name: summary.get(name) for name in FIGURES},
+        goals_of(outcome.metrics, normalize=episode.normalize),
         sample.kept if sample else {},
         sample.ranges if sample else {},
+        first_round(outcome.metrics),
         compared.agreement if compared else None,
     )
 
@@ -233,6 +240,12 @@ def world_of(setting: Setting, seed: int) -> tuple[Workload, Cluster]:
         workload = workload.with_costs(restore_s=RESTART_S)
     cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
     return for_cluster(workload, cluster), cluster
+
+
+def first_round(metrics: MetricsFold, round_s: float = ROUND_S) -> int:
+    """The round in which the first job was submitted."""
+    submitted = metrics.column(M_SUBMITTED)
+    return int(submitted.min()) // round(round_s * US_PER_S) if len(submitted) else 0
 
 
 def goals_of(metrics: MetricsFold, round_s: float = ROUND_S, *, normalize: bool = True) -> Floats:
@@ -270,8 +283,10 @@ def goals_of(metrics: MetricsFold, round_s: float = ROUND_S, *, normalize: bool 
     np.add.at(moved, last, M[:, M_MOVED].astype(np.float64))
     timely, timed = over(on_time, due)
     reached, wanting = over(good, wants)
-    means = (over(jct, np.ones(len(M), bool))[0], timely, reached, over(M[:, M_ACCURACY_DUE] / PPM, judged)[0])
-    goals = terms(*(mean[:, None] for mean in means), moved, normalize=normalize, window_s=round_s)
+    mean_jct, quality = over(jct, np.ones(len(M), bool))[0], over(M[:, M_ACCURACY_DUE] / PPM, judged)[0]
+    goals = terms(
+        mean_jct[:, None], timely[:, None], reached[:, None], quality[:, None], moved, normalize=normalize, window_s=round_s
+    )
     if not normalize:
         goals[:, 1] *= timed
         goals[:, 3] *= wanting

@@ -11,6 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ class Training:
         self.curve: list[Json] = []
         self.rewards: list[list[float]] = []
         self.at = {"phase": 0, "iteration": 0}
-        self.begun, self.best, self.verdict = self.first, self.first, None
+        self.begun, self.best = self.first, self.first
+        self.verdict: Verdict | None = None
         self.now: Phase | None = None
         self.judge_s = 0.0
         self._resume()
@@ -63,7 +65,8 @@ class Training:
     def play(self, episodes: Sequence[Episode]) -> list[Played]:
         """Run episodes; in their order."""
         found: list[Played | None] = [None] * len(episodes)
-        for index, played in self.run(play, episodes):
+        asked = [replace(episode, normalize=self.spec.normalize) for episode in episodes]
+        for index, played in self.run(play, asked):
             found[index] = played
         return [played for played in found if played is not None]
 
@@ -152,9 +155,8 @@ class Training:
     def _ranges_of_plain(self) -> None:
         """The ranges of the features on the first training seed of each setting, as the first network sees them."""
         spec = self.spec
-        episodes = [
-            Episode(setting, spec.seeds[0], teacher=spec.teacher, arrays=self.first.to_arrays(), keep=1) for setting in spec.settings
-        ]  # fmt: skip
+        arrays = self.first.to_arrays()
+        episodes = [Episode(setting, spec.seeds[0], teacher=spec.teacher, arrays=arrays, keep=1) for setting in spec.settings]
         for played in self.play(episodes):
             self.saw(played.ranges)
 
