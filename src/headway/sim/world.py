@@ -193,7 +193,7 @@ class World:
         return EventBatch(self._out[: self.X.item(w.X_OUT)], self._out_pool[: self.X.item(w.X_OUT_POOL)])
 
     def _boast(self) -> None:
-        """Jobs that lie make more of the units and accuracies that they tell, up to all units and to 1 (`docs/semantics.md` §6)."""
+        """Jobs that lie make more of the units and accuracies that they tell (`docs/semantics.md` §6)."""
         out = self._out[: self.X.item(w.X_OUT)]
         kinds = out[:, c.E_KIND]
         for kind, column in ((EventKind.OBSERVED, c.E_A), (EventKind.STOPPED, c.E_B), (EventKind.OBSERVED, c.E_C)):
