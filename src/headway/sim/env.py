@@ -1,9 +1,9 @@
 """The simulator as a Gymnasium environment: `headway/Cluster-v0` (`docs/environment.md`).
 
-One step is one pick of the rank stage of MLF-RL (§3.4 of the paper; specs §4.3): who of this round's candidates is next to hold
-places, or *stay*, which ends the round and leaves all others where they are. The order that has been picked goes through the
-preemptive pass, as under `srtf`, and time goes on to the next round in which somebody waits. The reward of the step that ends a round is Eq. 7 of the
-time until then (`metrics.reward`); of any other, 0.
+One step is one pick of the rank stage of MLF-RL (`policies.mlfs.rl`): who of this round's candidates is next to hold places, or
+*stay*, which ends the round and leaves all others where they are. The order that has been picked goes through the preemptive pass,
+as under `srtf`, and time goes on to the next round in which somebody waits. The reward of the step that ends a round is Eq. 7 of
+the time until then (`metrics.reward`); of any other, 0.
 
 It needs Gymnasium (`pip install 'headway[learn]'`). The simulation itself is `sim.episode`, which does not.
 """
@@ -79,7 +79,9 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
             UserError: a number out of its range. What spec strings name is read by `reset`.
         """
         if not 2 <= rows <= 100_000 or not 1 <= queue < rows:
-            raise UserError(f"expected 2 to 100,000 rows and a queue below that, got {shown(rows)} and {shown(queue)}", key="rows")
+            raise UserError(
+                f"expected 2 to 100,000 rows and a queue below that, got {shown(rows)} and {shown(queue)}", key="rows"
+            )
         if horizon < 1:
             raise UserError(f"expected at least 1 round, got {shown(horizon)}", key="horizon")
         if render_mode is not None:
@@ -127,9 +129,7 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
             )  # fmt: skip
         of_episode = int(self.np_random.integers(2**31)) if seed is None else int(seed)
         workload, cluster = self.setting.read(of_episode)
-        self.episode = Episode(
-            workload, cluster, self.setting, seed=of_episode, rows_max=self.rows, queue_max=self.queue
-        )
+        self.episode = Episode(workload, cluster, self.setting, seed=of_episode, rows_max=self.rows, queue_max=self.queue)
         self.done = False
         self._begin_round()
         return self._observation(), {**self._info(), "seed": of_episode}
@@ -188,7 +188,7 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
         return {"jobs": self._jobs.copy(), "picked": self._picked.copy(), "mask": self._mask.copy()}
 
     def _info(self, *, masked: bool = False) -> Info:
-        """`action_mask`; `masked`: the action was not allowed, and taken as *stay*; the jobs' numbers (−1: no job in that row)."""
+        """What may be done; `masked`: the action was not allowed, and taken as *stay*; the jobs' numbers (−1: no job there)."""
         assert self.episode is not None
         numbers = np.full(self.rows, -1, np.int64)
         numbers[: len(self.episode.rows)] = self.episode.jobs

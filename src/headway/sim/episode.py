@@ -160,8 +160,8 @@ class Episode:
         self.policy = Ordered(setting.sharing)
         whole = setting.around(self.policy)
         self.sim = _Told(
-            self.metrics, workload, cluster, Brains(whole, whole, whole), seed=seed, interval_us=round(setting.round_s * US_PER_S),
-            skip=True, faults=None, sinks=(),
+            self.metrics, workload, cluster, Brains(whole, whole, whole), seed=seed,
+            interval_us=round(setting.round_s * US_PER_S), skip=True, faults=None, sinks=(),
         )  # fmt: skip
         self.counted = np.zeros(len(workload), np.bool_)
         """Jobs that have ended in a window before this one."""
@@ -247,11 +247,14 @@ class Episode:
         return chosen
 
     def _goals(self, window_s: float) -> Floats:
-        """The goals of the jobs that have ended since the last decision, and of those that live by what is known of them now."""
+        """The goals of the jobs that have completed or failed since the last decision, and of those that live by what is known of
+        them now: their estimates, and the accuracy that they have told. Those that failed have no completion time, and are late.
+        """
         M, st = self.metrics.M[: len(self.counted)], self.sim.state
         new = np.flatnonzero((M[:, M_PHASE] > Phase.STOPPING) & ~self.counted)
         self.counted[new] = True
-        E, done = M[new], M[new, M_PHASE] == Phase.COMPLETED
+        E = M[new[M[new, M_PHASE] <= Phase.FAILED]]
+        done = E[:, M_PHASE] == Phase.COMPLETED
         rows = st.live_rows()
         J = st.J[:, rows]
         left_us = remaining_us(self.view, rows)
