@@ -143,7 +143,7 @@ def resolve(methods: Sequence[str]) -> tuple[dict[str, dict[str, str]], dict[str
             missing[PAPER][name] = missing[EQUAL][name] = why
             continue
         specs[PAPER][name] = found
-        if LOAD_CONTROL in spec:
+        if LOAD_CONTROL in spec or name == "mlfs":  # which is MLF-RL with MLF-C where all have it
             continue
         plain = spec if name in OF_MLFS else f"{spec}:sharing=true"
         found, why = _exists(f"{plain}+{LOAD_CONTROL}" if control else plain)
