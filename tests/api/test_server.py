@@ -87,9 +87,9 @@ async def test_the_list_and_its_filters(api: Api) -> None:
     for i, queue in enumerate(("a", "a", "b")):
         await api.post_job(job(f"j{i}", workers=2, queue=queue, user=f"u{i}"))
     await api.client.post("/v1/jobs/j0-1/cancel")
-    await asyncio.sleep(0.05)
+    await api.settle()
     api.world.engine.advance()
-    await asyncio.sleep(0.05)
+    await api.settle()
 
     async def ids(**params: Any) -> list[str]:
         return [found["job"] for found in (await api.client.get("/v1/jobs", params=params)).json()["jobs"]]
