@@ -34,7 +34,7 @@ LARGE_SEEDS = 3
 LOAD_MAX, SEEDS_MAX = 1_000_000, 1000
 FIRST_SEED = 100
 """Seeds from 100 are for judging; those below have been seen while policies were made."""
-SPECS = {"mlf-h-tuned": "mlf-h:tuned=true"}
+SPECS = {"mlf-h-tuned": "mlf-h:tuned=true", "srtf-area": "srtf:gpus=0.5"}
 """Methods whose policy has another name."""
 METHODS = tuple(TITLES)
 OF_MLFS = frozenset({"mlfs", "mlf-rl", "mlf-h", "mlf-h+mlf-c", "mlf-h-tuned"})
