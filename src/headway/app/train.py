@@ -6,12 +6,12 @@ import math
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.app.output import whole_or_nothing
-from headway.app.pool import check_folder, cores, crew
+from headway.app.pool import check_folder, cores, crew, run_log
 from headway.app.report import parse_seeds
 from headway.app.tune import DEVELOPMENT_MAX, parse_objective
 from headway.core.errors import UserError, did_you_mean, shown
@@ -231,6 +231,50 @@ def run(request: TrainRequest, ready: PreparedTrain, *, tell: Tell | None = None
     with whole_or_nothing(request.out / PICTURE) as path:
         path.write_text(picture(training.curve))
     return {"out": str(request.out), "minutes": (time.monotonic() - begun) / 60, **manifest}
+
+
+def search_beta(request: TrainRequest, ready: PreparedTrain, *, tell: Tell | None = None) -> Json:
+    """Search β: a short training for each candidate, in a folder of its own; candidates that the log holds are not trained again.
+
+    The time of the request is that of all candidates together. Trained so, they differ by their β alone; which is best is told by
+    equal weights on the five terms (`learn.beta`).
+    """
+    from headway.learn.beta import ROUNDS, VARIATIONS, Betas, Candidate, best_of, equal_score, search_betas
+    from headway.learn.rollout import Episode
+    from headway.learn.train import Training
+
+    request.out.mkdir(exist_ok=True)
+    total = ROUNDS + VARIATIONS
+    each_s = 60 * request.minutes / total
+    with run_log(request.out / CURVE) as (entries, add), crew(request.workers or cores()) as many:
+        done: dict[Betas, float | None] = {tuple(entry["betas"]): entry["score"] for entry in entries}
+
+        def worth(betas: Betas) -> float | None:
+            if betas in done:
+                return done[betas]
+            spec = replace(ready.spec, betas=betas)
+            training = Training(spec, request.out / f"beta-{len(done)}", many, ready.start)
+            begun = time.monotonic()
+            training.go(lambda: each_s - (time.monotonic() - begun), iterations=request.iterations)
+            arrays = training.best.to_arrays()
+            cases = [(setting, seed) for setting in spec.settings for seed in spec.held_out]
+            asked = [Episode(setting, seed, teacher=spec.teacher, arrays=arrays) for setting, seed in cases]
+            done[betas] = equal_score(training.play(asked))
+            add({"betas": list(betas), "score": done[betas]})
+            return done[betas]
+
+        def told(candidate: Candidate) -> None:
+            if tell is not None:
+                tell(len(done) / total, {"betas": list(candidate.betas), "score": candidate.score})
+
+        found = search_betas(worth, seed=request.seed, tell=told)
+    best = best_of(found)
+    if best is None:
+        raise UserError("no candidate could be judged: jobs waited for ever", key="search-beta")
+    return {
+        "best": list(best.betas), "score": best.score, "paper": found[0].score,
+        "candidates": [{"betas": list(one.betas), "score": one.score, "how": one.how} for one in found],
+    }  # fmt: skip
 
 
 def commit() -> str:
