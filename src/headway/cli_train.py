@@ -31,6 +31,10 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
                 "--policy", "-p", help="KIND[:sharing=false][+mlf-c:…]: how it is to decide; may be repeated.", metavar="P"
             ),
         ] = None,
+        journal: Annotated[
+            str | None,
+            typer.Option("--from", help="Imitate what this journal's policy decided: a home, a file or a database.", metavar="J"),
+        ] = None,
         teacher: Annotated[str, typer.Option(help="mlf-h[:key=value,…], such as mlf-h:tuned=true.", metavar="T")] = "mlf-h",
         phases: Annotated[
             str, typer.Option(help="Some of imitate, reinforce, ppo, pgpe, in turn.", metavar="P,…")
@@ -65,8 +69,8 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
         request = use_case.TrainRequest(
             kind=kind.strip(), out=out, workloads=tuple(workload or ()), cluster=cluster, policies=tuple(policy or ()),
             teacher=teacher, phases=phases, seeds=seeds, held_out=held_out, seed=seed, minutes=minutes, iterations=iterations,
-            objective=objective, betas=betas, raw=raw, start=start, scope=scope, sigma=sigma, rate=rate, pairs=pairs,
-            rollouts=rollouts, judge_every=judge_every, workers=workers, datasets=Path(datasets) if datasets else None,
+            objective=objective, betas=betas, raw=raw, start=start, journal=journal, scope=scope, sigma=sigma, rate=rate,
+            pairs=pairs, rollouts=rollouts, judge_every=judge_every, workers=workers, datasets=Path(datasets) if datasets else None,
         )  # fmt: skip
         ready = use_case.prepare(request)
         with progress_bar() as bar:

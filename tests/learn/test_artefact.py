@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from headway.core.errors import UserError
 from headway.features.table import RANK
 from headway.learn.artefact import save_model, write_together

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from headway.features.table import RANK, SERVER
 from headway.learn.adam import Adam

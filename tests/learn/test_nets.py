@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from headway.features.table import ML_COLUMNS, RANK
 from headway.learn.adam import Adam

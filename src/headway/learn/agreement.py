@@ -1,8 +1,8 @@
 """How often a network decides as its teacher: both are asked on the same view, the teacher's plan is carried out.
 
 A decision is a job that the teacher starts or stops in a round (*who*), and the node of a task, or the task that leaves one
-(*server*, *move*). The network agrees if it does the same, or does it to a job, node or task that is as good to the teacher: ties are no
-disagreement. Of jobs a tie is the same utility, of nodes and tasks the same features.
+(*server*, *move*). The network agrees if it does the same, or does it to a job, node or task that is as good to the teacher:
+ties are no disagreement. Of jobs a tie is the same utility, of nodes and tasks the same features.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from headway.policies.mlfs.net import Head, Net, scores
 from headway.policies.mlfs.policy import MlfH
 from headway.policies.mlfs.rl import Decision
 from headway.policies.mlfs.rl_teach import mlf_rl, watch
-
 
 KINDS = ("who", "server", "move", "fate")
 

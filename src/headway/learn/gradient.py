@@ -2,8 +2,8 @@
 
 ∇J = E[Σ_t ∇log π(a_t|s_t) (R_t − b_t)]: R_t is the discounted reward of the rounds that follow (Eq. 7), b_t its mean at round t
 over rollouts of the same jobs, as in DeepRM and in the code of MLFS's authors. Rollouts are of different lengths: they are
-aligned by their rounds, and b_t is the mean of those that got so far. Advantages are divided by their spread; the entropy of each choice
-has a bonus; the gradient's norm is clipped to 1.
+aligned by their rounds, and b_t is the mean of those that got so far. Advantages are divided by their spread; the entropy of
+each choice has a bonus; the gradient's norm is clipped to 1.
 
 An order of jobs is drawn as Plackett and Luce have it, which Gumbel noise on the scores does: the first by softmax of all, the
 next by softmax of those left. Those count that have places after the pass, the first 64 of them.
