@@ -31,6 +31,10 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
                 "--policy", "-p", help="KIND[:sharing=false][+mlf-c:…]: how it is to decide; may be repeated.", metavar="P"
             ),
         ] = None,
+        journal: Annotated[
+            str | None,
+            typer.Option("--from", help="Imitate what this journal's policy decided: a home, a file or a database.", metavar="J"),
+        ] = None,
         teacher: Annotated[str, typer.Option(help="mlf-h[:key=value,…], such as mlf-h:tuned=true.", metavar="T")] = "mlf-h",
         phases: Annotated[
             str, typer.Option(help="Some of imitate, reinforce, ppo, pgpe, in turn.", metavar="P,…")
@@ -52,6 +56,9 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
         rollouts: Annotated[int, typer.Option(help="REINFORCE, PPO: rollouts of the same jobs in an iteration.")] = 10,
         judge_every: Annotated[int, typer.Option(help="Iterations between two looks at held-out jobs.")] = 5,
         seed: Annotated[int, typer.Option(help="Seed of the training.")] = 0,
+        search_beta: Annotated[
+            bool, typer.Option("--search-beta", help="Search the reward's weights instead: 15 short trainings.")
+        ] = False,
         workers: Annotated[int | None, typer.Option(help="Processes. [default: one for each core]")] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print the model's manifest as JSON.")] = False,
     ) -> None:
@@ -62,15 +69,19 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
         request = use_case.TrainRequest(
             kind=kind.strip(), out=out, workloads=tuple(workload or ()), cluster=cluster, policies=tuple(policy or ()),
             teacher=teacher, phases=phases, seeds=seeds, held_out=held_out, seed=seed, minutes=minutes, iterations=iterations,
-            objective=objective, betas=betas, raw=raw, start=start, scope=scope, sigma=sigma, rate=rate, pairs=pairs,
-            rollouts=rollouts, judge_every=judge_every, workers=workers, datasets=Path(datasets) if datasets else None,
+            objective=objective, betas=betas, raw=raw, start=start, journal=journal, scope=scope, sigma=sigma, rate=rate,
+            pairs=pairs, rollouts=rollouts, judge_every=judge_every, workers=workers, datasets=Path(datasets) if datasets else None,
         )  # fmt: skip
         ready = use_case.prepare(request)
         with progress_bar() as bar:
             told = bar(kind) if bar else None
-            result = use_case.run(request, ready, tell=(lambda share, facts: told(share)) if told else None)
+            work = use_case.search_beta if search_beta else use_case.run
+            result = work(request, ready, tell=(lambda share, facts: told(share)) if told else None)
         if as_json:
             typer.echo(json.dumps(result, indent=2, allow_nan=False))
+        elif search_beta:
+            typer.echo(f"best of {len(result['candidates'])}: --betas {','.join(f'{beta:.3g}' for beta in result['best'])}")
+            typer.echo(f"  {result['score']:.4f} by equal weights on the five terms; the paper's: {result['paper'] or 0:.4f}")
         else:
             _print(result)
 

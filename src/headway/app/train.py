@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.app.output import whole_or_nothing
-from headway.app.pool import check_folder, cores, crew
+from headway.app.pool import check_folder, cores, crew, run_log
+from headway.app.replay import read_home
 from headway.app.report import parse_seeds
 from headway.app.tune import DEVELOPMENT_MAX, parse_objective
 from headway.core.errors import UserError, did_you_mean, shown
@@ -21,12 +23,15 @@ from headway.workloads.cluster import parse_cluster
 from headway.workloads.registry import load_workload
 
 if TYPE_CHECKING:
+    from headway.learn.rollout import Sample
     from headway.learn.spec import TrainSpec
     from headway.policies.mlfs.net import Net
 
 Json = dict[str, Any]
 KINDS = ("mlf-rl", "rl-placement")
 CURVE, PICTURE = "curve.jsonl", "curve.svg"
+JOURNAL_KEEP = 3000
+"""Decisions of a journal that are imitated, at most."""
 MINUTES = 60.0
 OBJECTIVE = "reward"
 REWARD_WORD = "reward"
@@ -57,6 +62,8 @@ class TrainRequest:
     betas: str | None = None
     raw: bool = False
     start: Path | None = None
+    journal: str | None = None
+    """A home, a journal's file, or the address of a database, whose policy is imitated."""
     scope: str = "skip"
     sigma: float = 0.3
     rate: float = 0.3
@@ -73,6 +80,7 @@ class PreparedTrain:
 
     spec: TrainSpec
     start: Net | None
+    recorded: Sample | None = None
 
 
 def prepare(request: TrainRequest) -> PreparedTrain:
@@ -82,6 +90,7 @@ def prepare(request: TrainRequest) -> PreparedTrain:
             f"expected {' or '.join(KINDS)}, got {shown(request.kind)}{did_you_mean(request.kind, KINDS)}", key="train"
         )
     check_torch()
+    from headway.learn.recorded import decisions_of
     from headway.learn.rollout import Setting
     from headway.learn.spec import PHASES, TrainSpec
     from headway.metrics.reward import BETAS
@@ -115,13 +124,21 @@ def prepare(request: TrainRequest) -> PreparedTrain:
         raise UserError("the same is given twice", key="workload")
     start = load_model(request.start, request.kind).net if request.start is not None else None
     check_folder(request.out, CURVE)
+    recorded, sha = None, ""
+    if request.journal is not None:
+        batch = read_home(request.journal)[0].batch
+        sha = hashlib.sha256(batch.records.tobytes() + batch.pool.tobytes()).hexdigest()
+        recorded = decisions_of(batch, keep=JOURNAL_KEEP, sharing=settings[0].sharing, seed=request.seed)
+        if not recorded.kept:
+            raise UserError("no decision to imitate is in it", file=request.journal, key="from")
     spec = TrainSpec(
+        journal_sha256=sha,
         settings=tuple(settings), kind=request.kind, teacher=str(teacher), phases=phases, seeds=seeds, held_out=held_out,
         seed=request.seed, objective=objective_of(request), betas=betas_of(request.betas) if request.betas else BETAS,
         normalize=not request.raw, judge_every=request.judge_every, pairs=request.pairs, scope=request.scope, sigma=request.sigma,
         rate=request.rate, rollouts=request.rollouts,
     )  # fmt: skip
-    return PreparedTrain(spec, start)
+    return PreparedTrain(spec, start, recorded)
 
 
 def check_torch() -> None:
@@ -225,12 +242,56 @@ def run(request: TrainRequest, ready: PreparedTrain, *, tell: Tell | None = None
             tell(min(1 - left_s() / budget_s, 1.0), facts)
 
     with crew(request.workers or cores()) as many:
-        training = Training(ready.spec, request.out, many, ready.start)
+        training = Training(ready.spec, request.out, many, ready.start, ready.recorded)
         training.go(left_s, iterations=request.iterations, tell=told)
         manifest = training.finish({"commit": commit(), "command": command_line(request)}, lambda about: card(request, about))
     with whole_or_nothing(request.out / PICTURE) as path:
         path.write_text(picture(training.curve))
     return {"out": str(request.out), "minutes": (time.monotonic() - begun) / 60, **manifest}
+
+
+def search_beta(request: TrainRequest, ready: PreparedTrain, *, tell: Tell | None = None) -> Json:
+    """Search β: a short training for each candidate, in a folder of its own; candidates that the log holds are not trained again.
+
+    The time of the request is that of all candidates together. Trained so, they differ by their β alone; which is best is told by
+    equal weights on the five terms (`learn.beta`).
+    """
+    from headway.learn.beta import ROUNDS, VARIATIONS, Betas, Candidate, best_of, equal_score, search_betas
+    from headway.learn.rollout import Episode
+    from headway.learn.train import Training
+
+    request.out.mkdir(exist_ok=True)
+    total = ROUNDS + VARIATIONS
+    each_s = 60 * request.minutes / total
+    with run_log(request.out / CURVE) as (entries, add), crew(request.workers or cores()) as many:
+        done: dict[Betas, float | None] = {tuple(entry["betas"]): entry["score"] for entry in entries}
+
+        def worth(betas: Betas) -> float | None:
+            if betas in done:
+                return done[betas]
+            spec = replace(ready.spec, betas=betas)
+            training = Training(spec, request.out / f"beta-{len(done)}", many, ready.start, ready.recorded)
+            begun = time.monotonic()
+            training.go(lambda: each_s - (time.monotonic() - begun), iterations=request.iterations)
+            arrays = training.best.to_arrays()
+            cases = [(setting, seed) for setting in spec.settings for seed in spec.held_out]
+            asked = [Episode(setting, seed, teacher=spec.teacher, arrays=arrays) for setting, seed in cases]
+            done[betas] = equal_score(training.play(asked))
+            add({"betas": list(betas), "score": done[betas]})
+            return done[betas]
+
+        def told(candidate: Candidate) -> None:
+            if tell is not None:
+                tell(len(done) / total, {"betas": list(candidate.betas), "score": candidate.score})
+
+        found = search_betas(worth, seed=request.seed, tell=told)
+    best = best_of(found)
+    if best is None:
+        raise UserError("no candidate could be judged: jobs waited for ever", key="search-beta")
+    return {
+        "best": list(best.betas), "score": best.score, "paper": found[0].score,
+        "candidates": [{"betas": list(one.betas), "score": one.score, "how": one.how} for one in found],
+    }  # fmt: skip
 
 
 def commit() -> str:
@@ -254,6 +315,8 @@ def command_line(request: TrainRequest) -> str:
         value = getattr(request, key)
         if value != getattr(plain, key):
             words += [f"--{key.replace('_', '-')}", str(value)]
+    if request.journal is not None:
+        words += ["--from", Path(request.journal).name if "://" not in request.journal else "postgresql://…"]
     return " ".join([*words, *(["--raw"] if request.raw else []), "--out", request.out.name or "."])
 
 

@@ -1,12 +1,13 @@
 """How often a network decides as its teacher: both are asked on the same view, the teacher's plan is carried out.
 
-A decision is a job that the teacher starts or stops in a round, and the nodes that it gives one that both start. The network
-agrees if it does the same to that job, or does it to another that is as good to the teacher: ties are no disagreement.
+A decision is a job that the teacher starts or stops in a round (*who*), and the node of a task, or the task that leaves one
+(*server*, *move*). The network agrees if it does the same, or does it to a job, node or task that is as good to the teacher:
+ties are no disagreement. Of jobs a tie is the same utility, of nodes and tasks the same features.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,38 +18,45 @@ from headway.core.columns import Op
 from headway.core.plan import Plan
 from headway.core.policy import Memo
 from headway.core.view import ClusterView
-from headway.policies.mlfs.net import Net
+from headway.policies.mlfs.net import Head, Net, scores
 from headway.policies.mlfs.policy import MlfH
 from headway.policies.mlfs.rl import Decision
 from headway.policies.mlfs.rl_teach import mlf_rl, watch
 
+KINDS = ("who", "server", "move", "fate")
+
 
 @dataclass(slots=True)
 class Agreement:
-    """Counts of the teacher's decisions, and of those that the network takes too."""
+    """Counts, by kind, of the teacher's decisions, and of those that the network takes too.
 
-    who: int = 0
-    who_agreed: int = 0
-    where: int = 0
-    where_agreed: int = 0
+    `fate` counts every placed or waiting job of a round in which some wait: whether it has a place afterwards. It is not among
+    the decisions of `frac`, since most jobs stay as they are.
+    """
+
+    taken: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    agreed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+
+    def count(self, kind: str, taken: int, agreed: int) -> None:
+        """Count some decisions."""
+        self.taken[kind] += taken
+        self.agreed[kind] += agreed
 
     def add(self, other: Agreement) -> None:
         """Add another's counts."""
-        self.who, self.who_agreed = self.who + other.who, self.who_agreed + other.who_agreed
-        self.where, self.where_agreed = self.where + other.where, self.where_agreed + other.where_agreed
+        for kind in KINDS:
+            self.count(kind, other.taken[kind], other.agreed[kind])
 
     @property
     def frac(self) -> float | None:
         """The share of decisions agreed on; None of nothing."""
-        total = self.who + self.where
-        return (self.who_agreed + self.where_agreed) / total if total else None
+        total = sum(self.taken[kind] for kind in KINDS[:3])
+        return sum(self.agreed[kind] for kind in KINDS[:3]) / total if total else None
 
     def to_json(self) -> dict[str, Any]:
         """Shares and counts."""
-        return {
-            "agreement": self.frac, "who": self.who_agreed / self.who if self.who else None, "who_decisions": self.who,
-            "where": self.where_agreed / self.where if self.where else None, "where_decisions": self.where,
-        }  # fmt: skip
+        shares = {kind: self.agreed[kind] / self.taken[kind] if self.taken[kind] else None for kind in KINDS}
+        return {"agreement": self.frac, **shares, "decisions": dict(self.taken)}
 
 
 class Compared:
@@ -56,44 +64,45 @@ class Compared:
 
     def __init__(self, teacher: MlfH, net: Net, *, sharing: bool) -> None:
         self.teacher = watch(teacher, self._told)
-        self.pupil = mlf_rl(net, sharing=sharing)
+        self.net, self.pupil = net, mlf_rl(net, sharing=sharing)
         self.name, self.agreement = teacher.name, Agreement()
         self._rank: tuple[Decision, Floats] | None = None
 
     def _told(self, decision: Decision, utilities: Floats) -> None:
         if decision.head == "rank":
             self._rank = decision, np.array(utilities, np.float64)
+        elif len(decision.X) > 1 and len(decision.order):
+            head: Head = getattr(self.net, decision.head)
+            mine, own = int(decision.order[0]), int(np.argmax(scores(head, decision.X)))
+            self.agreement.count(decision.head, 1, int(np.array_equal(decision.X[mine], decision.X[own])))
 
     def decide(self, view: ClusterView, memo: Memo) -> Plan:
         """The teacher's plan."""
-        rows = view.ranked_rows()
+        rows, placed = view.ranked_rows(), view.state.J[c.J_PLACED] == 1
         theirs = self.pupil.decide(view, None)
-        others = theirs.overrides.copy(), theirs.places.copy()
+        others = theirs.overrides.copy()
         self._rank = None
         plan = self.teacher.decide(view, memo)
         utility = np.full(view.state.J.shape[1], np.nan)
         told = self._rank
         if told is not None and len(told[1]) == len(rows):
             utility[rows] = told[1]
-        placed = view.state.J[c.J_PLACED] == 1
-        compare(self.agreement, (plan.overrides, plan.places), others, placed, utility)
+        if view.waiting:
+            after = [_after(overrides, placed, rows) for overrides in (plan.overrides, others)]
+            self.agreement.count("fate", len(rows), int((after[0] == after[1]).sum()))
+        compare(self.agreement, plan.overrides, others, placed, utility)
         return plan
 
 
-def compare(count: Agreement, ours: tuple[Any, Any], theirs: tuple[Any, Any], placed: Any, utility: Floats) -> None:
-    """Count how the second of two plans (overrides, places) agrees with the first. `placed`: rows that hold a place before;
+def compare(count: Agreement, ours: Any, theirs: Any, placed: Any, utility: Floats) -> None:
+    """Count how the second of two plans (overrides) agrees with the first. `placed`: rows that hold a place before;
     `utility`: the teacher's, by row, NaN: not told."""
-    starts, stops = _changes(ours[0], placed)
-    their_starts, their_stops = _changes(theirs[0], placed)
+    starts, stops = _changes(ours, placed)
+    their_starts, their_stops = _changes(theirs, placed)
     for mine, others in ((starts, their_starts), (stops, their_stops)):
         both = np.intersect1d(mine, others)
         missed, instead = np.setdiff1d(mine, both), np.setdiff1d(others, both)
-        count.who += len(mine)
-        count.who_agreed += len(both) + _equals(utility[missed], utility[instead])
-    for row in np.intersect1d(starts, their_starts).tolist():
-        mine, others = _nodes(ours, row), _nodes(theirs, row)
-        count.where += 1
-        count.where_agreed += int(np.array_equal(mine, others))
+        count.count("who", len(mine), len(both) + _equals(utility[missed], utility[instead]))
 
 
 def _changes(overrides: Any, placed: Any) -> tuple[Ints, Ints]:
@@ -102,12 +111,12 @@ def _changes(overrides: Any, placed: Any) -> tuple[Ints, Ints]:
     return np.unique(rows[(op == Op.PLACE) & ~placed[rows]]), np.unique(rows[(op == Op.RELEASE) & placed[rows]])
 
 
-def _nodes(plan: tuple[Any, Any], row: int) -> Ints:
-    """The nodes of a job's tasks, in order: which task is on which node makes no difference."""
-    overrides, places = plan
-    at = overrides[(overrides[:, c.O_ROW] == row) & (overrides[:, c.O_OP] == Op.PLACE)][-1]
-    found: Ints = np.sort(places[at[c.O_TASK0] : at[c.O_TASK0] + at[c.O_TASKS], 0])
-    return found
+def _after(overrides: Any, placed: Any, rows: Ints) -> Any:
+    """Which of some rows hold a place when the plan is carried out."""
+    holds = placed.copy()
+    holds[overrides[overrides[:, c.O_OP] == Op.PLACE, c.O_ROW]] = True
+    holds[overrides[overrides[:, c.O_OP] == Op.RELEASE, c.O_ROW]] = False
+    return holds[rows]
 
 
 def _equals(missed: Floats, instead: Floats) -> int:

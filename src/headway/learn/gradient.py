@@ -1,15 +1,15 @@
 """Phase 2 by policy gradient: REINFORCE (Williams 1992) with a baseline for each step, and PPO (Schulman et al. 2017) beside.
 
 ∇J = E[Σ_t ∇log π(a_t|s_t) (R_t − b_t)]: R_t is the discounted reward of the rounds that follow (Eq. 7), b_t its mean at round t
-over rollouts of the same jobs, as in DeepRM and in the code of MLFS's authors. Rollouts are of different lengths: they are aligned
-by their rounds, and b_t is the mean of those that got so far. Advantages are divided by their spread; the entropy of each choice
-has a bonus; the gradient's norm is clipped to 1.
+over rollouts of the same jobs, as in DeepRM and in the code of MLFS's authors. Rollouts are of different lengths: they are
+aligned by their rounds, and b_t is the mean of those that got so far. Advantages are divided by their spread; the entropy of
+each choice has a bonus; the gradient's norm is clipped to 1.
 
 An order of jobs is drawn as Plackett and Luce have it, which Gumbel noise on the scores does: the first by softmax of all, the
 next by softmax of those left. Those count that have places after the pass, the first 64 of them.
 
-Rewards that are no number end in no change: a rollout with one is left out. Where all candidates are masked, or there is none, there
-was no choice: it has probability 1 and entropy 0. A rollout alone is its own baseline, and teaches nothing.
+Rewards that are no number end in no change: a rollout with one is left out. Where all candidates are masked, or there is none,
+there was no choice: it has probability 1 and entropy 0. A rollout alone is its own baseline, and teaches nothing.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Step:
 def log_probability(logits: Tensor, order: Tensor, mask: Tensor | None = None) -> Tensor:
     """The logarithm of the probability that the candidates `order` are drawn first, in this order (Plackett–Luce).
 
-    `mask` (candidates): True for those there are. What `order` names beyond them, or beyond its first 64, does not count; of nothing
-    it is 0.
+    `mask` (candidates): True for those there are. What `order` names beyond them, or beyond its first 64, does not count; of
+    nothing it is 0.
     """
     order = order[:POSITIONS]
     if mask is not None:

@@ -30,7 +30,8 @@ STEPS = 200
 def rank_loss(twin: Twin, decisions: Sequence[Kept], random: np.random.Generator) -> Tensor | None:
     """The logistic loss over pairs of jobs that the teacher parts; None where it parts none.
 
-    Half of the pairs are any two jobs, half are of the boundary: one that holds a place afterwards, and one that does not.
+    Half of the pairs are any two jobs, half are of those below the teacher's best: a teacher that stops nobody holds all that
+    have a place equal and first, and whom it takes next is among the others.
     """
     X, better, worse, at = [], [], [], 0
     for kept in decisions:
@@ -57,10 +58,10 @@ def _pairs(kept: Kept, random: np.random.Generator) -> NDArray[np.int64]:
     if u is None or n < 2:
         return np.zeros((0, 2), np.int64)
     a, b = random.integers(n, size=(2, PAIRS))
-    out = np.setdiff1d(np.arange(n), kept.order)
-    if len(out) and len(kept.order) and len(out) < n:
+    waiting = np.flatnonzero(u < u.max()) if len(u) else u
+    if len(waiting) > 1:
         half = PAIRS // 2
-        a[:half], b[:half] = random.choice(kept.order, half), random.choice(out, half)
+        a[:half], b[:half] = random.choice(waiting, (2, half))
     swap = u[b] > u[a]
     a[swap], b[swap] = b[swap], a[swap]
     apart = u[a] > u[b]

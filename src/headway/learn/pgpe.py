@@ -1,9 +1,10 @@
 """Parameter-exploring policy gradients (PGPE: Sehnke et al., Neural Networks 23, 2010), with symmetric sampling.
 
 Each rollout draws parameters θ ~ N(μ, σ²) and keeps them for the whole episode: a scheduler that explores anew in each
-round would make jobs give way to each other and back. Samples come in pairs μ ± ε on the same seed of the same workload, so that what the
-workload does falls out of their difference; μ follows ½ (f⁺ − f⁻) ε / σ², σ follows ½ (f⁺ + f⁻ − 2 b)(ε² − σ²) / σ³, b being the
-mean over the iteration. Fitness is divided by its spread, and the steps of μ are Adam's.
+round would make jobs give way to each other and back. Samples come in pairs μ ± ε on the same seed of the same workload, so
+that what the workload does falls out of their difference; μ follows ½ (f⁺ − f⁻) ε / σ², σ follows
+½ (f⁺ + f⁻ − 2 b)(ε² − σ²) / σ³, b being the mean over the iteration. Fitness is divided by its spread, and the
+steps of μ are Adam's.
 """
 
 from __future__ import annotations

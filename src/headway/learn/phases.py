@@ -25,6 +25,8 @@ class Ground(Protocol):
     """What a phase trains on."""
 
     spec: TrainSpec
+    recorded: Mapping[str, Sequence[Kept]] | None
+    """Decisions of a journal, to be imitated instead of the teacher's."""
 
     def play(self, episodes: Sequence[Episode]) -> list[Played]:
         """Run episodes; in their order."""
@@ -75,6 +77,8 @@ class Imitate:
 
     def _watched(self) -> dict[str, list[Kept]]:
         spec = self.ground.spec
+        if self.ground.recorded is not None:
+            return {head: list(kept) for head, kept in self.ground.recorded.items()}
         episodes = [
             Episode(setting, seed, teacher=spec.teacher, keep=spec.keep, watch=True)
             for setting in spec.settings for seed in spec.seeds

@@ -41,6 +41,8 @@ class TrainSpec:
     """Decisions of each head that are kept of an episode, for phases that learn from them."""
     pairs: int = 6
     """PGPE: pairs of rollouts in an iteration."""
+    journal_sha256: str = ""
+    """Of the events of the journal whose policy is imitated."""
     scope: str = "skip"
     sigma: float = 0.3
     rate: float = 0.3

@@ -24,7 +24,7 @@ from headway.learn.artefact import save_model, write_together
 from headway.learn.judge import Verdict, judge, switch
 from headway.learn.nets import masked
 from headway.learn.phases import Arrays, Phase, phase_of
-from headway.learn.rollout import Episode, Played, Run, Setting, play, world_of
+from headway.learn.rollout import Episode, Played, Run, Sample, Setting, play, world_of
 from headway.learn.spec import Json, TrainSpec
 from headway.policies.mlfs.artefact import FEATURES
 from headway.policies.mlfs.net import Net
@@ -40,9 +40,11 @@ Tell = Callable[[Json], None]
 class Training:
     """A training in a folder. It is the ground of its phases."""
 
-    def __init__(self, spec: TrainSpec, folder: Path, run: Run, start: Net | None = None) -> None:
-        """Raises:
-        UserError: the folder holds a training of another spec, or one that cannot be read.
+    def __init__(self, spec: TrainSpec, folder: Path, run: Run, start: Net | None = None, recorded: Sample | None = None) -> None:
+        """`recorded`: what a journal says was decided.
+
+        Raises:
+            UserError: the folder holds a training of another spec, or one that cannot be read.
         """
         self.spec, self.folder, self.run = spec, folder, run
         self.first = masked(start or Net.plain(spec.seed), spec.masks)
@@ -50,6 +52,7 @@ class Training:
             json.dumps(spec.to_json(), sort_keys=True).encode()
             + b"".join(array.tobytes() for array in self.first.to_arrays().values())
         ).hexdigest()
+        self.recorded = recorded.kept if recorded is not None else None
         self.bases: dict[tuple[Setting, int], Played] = {}
         self.ranges: dict[str, NDArray[np.float32]] = {}
         self.curve: list[Json] = []
@@ -59,6 +62,8 @@ class Training:
         self.verdict: Verdict | None = None
         self.now: Phase | None = None
         self.judge_s = 0.0
+        if recorded is not None:
+            self.saw(recorded.ranges)
         self._resume()
 
     # -- the ground of the phases ---------------------------------------------------------------------------------
