@@ -48,6 +48,7 @@ from headway.workloads.kinds import for_cluster
 from headway.workloads.registry import load_workload
 from headway.workloads.schema import Workload
 
+WORKLOAD, CLUSTER = "mlfs-paper:jobs=155,protocol=stress", "20x4"
 RESTART_S = 30.0
 """What starting again takes a job that says nothing of it, as in `headway simulate`."""
 UNKNOWN_LEFT_US = 600 * US_PER_S
@@ -59,9 +60,9 @@ PPM = 1e6
 class Setting:
     """What is simulated, and how its rounds go."""
 
-    workload: str | Workload = "mlfs-paper:jobs=155,protocol=stress"
+    workload: str | Workload = WORKLOAD
     """A spec string, drawn anew for each episode's seed, or jobs that are there already."""
-    cluster: str | Cluster = "20x4"
+    cluster: str | Cluster = CLUSTER
     round_s: float = 60.0
     sharing: bool = False
     """Put jobs that allow it side by side on one GPU."""
