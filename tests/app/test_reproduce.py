@@ -136,9 +136,13 @@ def test_the_large_scale_stands_beside_the_testbed(tmp_path: Path) -> None:
 
 
 def test_methods_are_run_as_in_the_paper_and_with_the_same_rules_for_all() -> None:
-    specs, missing = resolve(("mlfs", "mlf-h", "tiresias", "fifo"))
-    assert specs["paper"] == {"mlf-h": "mlf-h", "tiresias": "tiresias", "fifo": "fifo"}
-    assert missing["paper"] == {"mlfs": "there is no such policy yet"}
+    specs, missing = resolve(("mlfs", "mlf-rl", "mlf-h", "tiresias", "rl-placement", "fifo", "metis"))
+    assert specs["paper"] == {
+        "mlfs": "mlfs", "mlf-rl": "mlf-rl", "mlf-h": "mlf-h", "tiresias": "tiresias", "rl-placement": "rl-placement", "fifo": "fifo",
+    }  # fmt: skip
+    assert missing["paper"] == {"metis": "there is no such policy yet"}
+    assert specs["equal"]["mlf-rl"] == "mlf-rl+mlf-c" and "mlfs" not in specs["equal"]
+    assert specs["equal"]["rl-placement"].startswith("rl-placement:sharing=true+")
     assert specs["equal"]["mlf-h"].startswith("mlf-h") and specs["equal"]["fifo"].startswith("fifo:sharing=true")
 
 

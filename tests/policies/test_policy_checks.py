@@ -46,6 +46,11 @@ SPECS = {
         "hypersched:step=1.1,horizon=0.25,significant=0.05,review=3,placement=topology",
     ),
 }
+SPECS |= {
+    "mlf-rl": ("mlf-rl", "mlf-rl:guard=false", "mlf-rl:guard=false,sharing=false,placement=topology"),
+    "mlfs": ("mlfs", "mlfs:switch=mlf-h", "mlfs:switch=mlf-rl,guard=false,downgrade=false"),
+    "rl-placement": ("rl-placement", "rl-placement:guard=false,sharing=true"),
+}
 STARVATION_FREE = ("fifo", "fifo-backfill", "tiresias", "drf", "drf:over=queue", "borg-fair", "borg-fair:over=user")
 
 

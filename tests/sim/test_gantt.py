@@ -37,7 +37,10 @@ CASES: dict[str, tuple[Cluster, list[JobSketch], int]] = {
 }
 """Cluster, jobs, and the quantum or threshold in GPU·s."""
 
-SPECS = {"las": "las:quantum={}", "tiresias": "tiresias:threshold={},promote=0"}
+SPECS = {
+    "las": "las:quantum={}", "tiresias": "tiresias:threshold={},promote=0", "mlf-rl": "mlf-rl:guard=false",
+    "rl-placement": "rl-placement:guard=false",
+}  # fmt: skip
 
 CHARTS: dict[tuple[str, str], str] = {
     # a; then b as a whole (4-6); c and d beside each other.

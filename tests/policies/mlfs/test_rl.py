@@ -146,7 +146,7 @@ def test_decisions_are_told_as_they_were_made() -> None:
         assert d.X.shape[1] == {"rank": len(RANK), "server": len(SERVER), "move": len(MOVE)}[d.head]
         assert d.X.dtype == np.float32
         assert len(set(d.order.tolist())) == len(d.order)
-        assert d.order.size == 0 or (0 <= d.order.min() and d.order.max() < len(d.X))
+        assert d.order.size == 0 or (d.order.min() >= 0 and d.order.max() < len(d.X))
         if d.head != "rank":
             assert len(d.order) == 1
             assert d.order[0] == np.argmax(d.X @ getattr(Net.plain(), d.head).skip)
