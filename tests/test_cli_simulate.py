@@ -71,7 +71,14 @@ def test_every_command_and_option_has_help(capsys: Captured) -> None:
     out = capsys.readouterr().out
     for option in ("workload", "cluster", "policy", "seed", "load", "round", "window", "filter", "save-cost", "restart-cost"):
         assert f"--{option}" in out
-    assert "--checkpoint-every" in out and "--no-skip" in out and "--journal" in out and "--json" in out
+    assert (
+        "--estimate-scale" in out
+        and "--liars" in out
+        and "--checkpoint-every" in out
+        and "--no-skip" in out
+        and "--journal" in out
+        and "--json" in out
+    )
 
 
 def test_the_version(capsys: Captured) -> None:

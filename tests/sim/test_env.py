@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -262,6 +263,13 @@ def test_two_processes_play_two_workloads() -> None:
         assert done.all()
     finally:
         vector.close()
+
+
+def test_the_example_of_the_docs_prints_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "environment.md").read_text("utf-8")
+    code, said = (page.partition(f"```{name}\n")[2].partition("```")[0] for name in ("python", "text"))
+    exec(compile(code, "docs/environment.md", "exec"), {})
+    assert capsys.readouterr().out == said
 
 
 def test_the_number_of_processes_is_checked() -> None:
