@@ -163,6 +163,17 @@ def submit(rows: dict[str, float]) -> None:
         rows[f"submit {name}"] = told[f"{name}, cpu s"] / stick
 
 
+def job(rows: dict[str, float]) -> None:
+    """What a training script pays for each report, and for each look at whether to stop."""
+    from bench.job import figures
+
+    stick = yardstick_s()
+    told = figures()
+    report_us, looks = told["report_us"], told["should_stop_per_s"]
+    print(f"\nheadway.job: a report {report_us:.2f} us, should_stop {looks / 1e6:.1f} million times a second")
+    rows["job report x 1000"], rows["job should_stop x 1000"] = report_us / 1e3 / stick, 1e3 / looks / stick
+
+
 def mlfs(rows: dict[str, float]) -> None:
     """One decision of MLF-H at several sizes."""
     from bench.mlfs import decide_ms
@@ -197,7 +208,7 @@ def imports(rows: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    known_parts = ["philly", "growth", "rounds", "fits", "mlfs", "recovery", "submit", "imports"]
+    known_parts = ["philly", "growth", "rounds", "fits", "mlfs", "recovery", "submit", "job", "imports"]
     parser.add_argument("parts", nargs="*", choices=[*known_parts, []], help="default: all")
     parser.add_argument("--write", action="store_true", help="write the ratios to bench/reference.json")
     parser.add_argument("--repeats", type=int, default=3)
@@ -221,6 +232,8 @@ def main() -> int:
         recovery(rows)
     if "submit" in parts:
         submit(rows)
+    if "job" in parts:
+        job(rows)
     if "imports" in parts:
         imports(rows)
     known: dict[str, float] = json.loads(REFERENCE.read_text()) if REFERENCE.exists() else {}

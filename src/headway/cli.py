@@ -236,6 +236,7 @@ import_module("headway.cli_why").register(app)
 import_module("headway.cli_replay").register(app, _progress_bar)
 import_module("headway.cli_reproduce").register(app, _progress_bar)
 import_module("headway.cli_tune").register(app, _progress_bar)
+import_module("headway.cli_train").register(app, _progress_bar)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli_output import AsJson, complete_node, connect, out, print_columns, print_json, refuse_all
+from headway.cli_output import AsJson, complete_node, connect, note_deciding, out, print_columns, print_json, refuse_all
 from headway.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def nodes(as_json: AsJson = False) -> None:
         print_json(found)
     else:
         _print_nodes(found["nodes"])
+        note_deciding(found)
 
 
 def drain(

@@ -76,6 +76,12 @@ def note(text: str) -> None:
     typer.echo(f"headway: {one_line(text)}", err=True)
 
 
+def note_deciding(found: Mapping[str, Any]) -> None:
+    """Say who decides in the policy's stead, if somebody does; an answer of an older controller does not tell."""
+    if why := (found.get("policy") or {}).get("why"):
+        note(why)
+
+
 def out(text: str) -> None:
     """Print a line at once, also into a pipe."""
     typer.echo(text)

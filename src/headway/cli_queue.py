@@ -18,6 +18,7 @@ from headway.cli_output import (
     cut,
     duration,
     note,
+    note_deciding,
     number,
     out,
     percent,
@@ -152,6 +153,7 @@ def queue(
             for line in _table(found["jobs"], fields, header):
                 typer.echo(line)
             sys.stdout.flush()
+            note_deciding(found)
             if found["more"]:
                 note(f"{found['more']} older jobs are not shown (see --limit)")
         elif as_json:

@@ -84,7 +84,7 @@ def up(
         journal=journal, standby=standby, lease=lease, shadows=tuple(shadow or ()),
     )  # fmt: skip
     prepared = prepare(request)
-    if sys.stderr.isatty() and compiles_first():
+    if (detach or sys.stderr.isatty()) and compiles_first():
         note("compiling once, which takes a minute or two; later starts are quick")
     if detach:
         from headway.app import detach as background

@@ -285,7 +285,7 @@ def test_names() -> None:
     desk = Desk((1,))
     desk.emit(K.NAMED, 0, a=Name.NODE, text="gpu-a1")
     desk.emit(K.NAMED, 7, a=Name.USER, text="Zoë\nX")
-    desk.emit(K.NAMED, 7, a=Name.QUEUE)
+    desk.emit(K.NAMED, 7, a=Name.QUEUE, text="")
     assert (
         desk.state.name(Name.NODE, 0) == "gpu-a1"
         and desk.state.name(Name.USER, 7) == "Zoë\nX"

@@ -30,7 +30,7 @@ from headway.core.model import (
 )
 from headway.core.state import State
 from headway.engines.base import NodeInfo
-from headway.runtime.admit import Names, details, spec_columns, too_large
+from headway.runtime.admit import Names, details, rooms_of, spec_columns, too_large
 from headway.runtime.drains import Drains
 from headway.runtime.inventory import inventory_events
 
@@ -231,7 +231,7 @@ def job(gpu: str = "", gpus: int = 1, cpus: int = 1000, memory: int = 0, **shape
 )
 def test_a_job_larger_than_the_empty_cluster_is_told_why(spec: JobSpec, why: str) -> None:
     state, names = state_of()
-    told = too_large(spec, spec_columns(spec, names), state, (0, 1))
+    told = too_large(spec, spec_columns(spec, names), rooms_of(state, (0, 1)))
     assert (why in told and told) if why else told == ""
 
 

@@ -11,7 +11,7 @@ from headway import __version__
 from headway.api.answers import answer
 from headway.api.auth import Admin, Operator, Person
 from headway.api.context import ID_LENGTH_MAX, Api
-from headway.api.jobviews import live_rows, node_json
+from headway.api.jobviews import deciding_json, live_rows, node_json
 from headway.api.problems import problems
 from headway.api.schemas import Me, NodeList, NodeOut, QueueList, Reload, Status, Stopping, UserList
 from headway.app import operate
@@ -32,7 +32,9 @@ def add_cluster(app: FastAPI, api: Api) -> None:
     @app.get("/v1/nodes", responses=problems(), response_model=NodeList, tags=["cluster"])
     async def nodes(who: Person) -> Response:
         """All nodes, how many of their GPUs are in use, and why one takes no jobs."""
-        return answer({"nodes": [node_json(controller, node) for node in controller.nodes()]})
+        return answer(
+            {"nodes": [node_json(controller, node) for node in controller.nodes()], "policy": deciding_json(controller)}
+        )
 
     @app.post("/v1/nodes/{node}/drain", responses=problems(404), response_model=NodeOut, tags=["cluster"])
     async def drain(who: Operator, node: NodeName, reason: Annotated[str, Query(description="why, for people")] = "") -> Response:
@@ -107,6 +109,7 @@ def status_json(api: Api) -> dict[str, Any]:
         "version": __version__,
         "url": api.url,
         "policy": controller.brains.policy.name,
+        "deciding": deciding_json(controller),
         "epoch": controller.epoch,
         "now": controller.calendar.wall(controller.now_us()),
         "jobs": {phase.name.lower(): count for phase, count in phase_counts(controller).items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
+from os.path import isabs
 from typing import Any
 
 import orjson
@@ -51,7 +51,7 @@ def handed_in(who: Principal, body: Any) -> JobSpec:
     spec = from_json(body)
     for fault in validate(spec):
         raise UserError(f"expected {fault.expected}, got {fault.got}", key=fault.key)
-    if not Path(spec.workdir).is_absolute():
+    if not isabs(spec.workdir):
         raise UserError(f"expected an absolute path, got {shown(spec.workdir)}", key="workdir")
     if not who.user or spec.user == who.user or (spec.user and who.is_at_least(Role.ADMIN)):
         return spec

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Path, Query, Request, Response
 from headway.api.answers import answer
 from headway.api.auth import Person, Someone, visible
 from headway.api.context import ID_LENGTH_MAX, Api, handed_in, phases, read_json
-from headway.api.jobviews import job_json, jobs_json, live_rows, phase_of
+from headway.api.jobviews import deciding_json, job_json, jobs_json, live_rows, phase_of
 from headway.api.problems import problems
 from headway.api.schemas import Change, DryRun, JobDetail, JobList, JobOut, Submitted
 from headway.api.units import seconds_us
@@ -104,7 +104,8 @@ def add_jobs(app: FastAPI, api: Api) -> None:
             more, kept = max(len(kept) - limit, 0), kept[-limit:] if newest else kept[:limit]
         else:
             kept, more = jobs_json(controller, found[-limit:] if newest else found[:limit], rows), max(len(found) - limit, 0)
-        return answer({"jobs": kept, "more": more, "next": str(kept[0 if newest else -1]["number"]) if more else ""})
+        after = str(kept[0 if newest else -1]["number"]) if more else ""
+        return answer({"jobs": kept, "policy": deciding_json(controller), "more": more, "next": after})
 
     @app.get("/v1/jobs/{job_id}", responses=problems(404, 410), response_model=JobDetail, tags=["jobs"])
     async def show(

@@ -10,6 +10,7 @@ from headway.core.columns import Name, NodePhase, Phase, Reason, StopRule
 from headway.core.view import NodeView, gpus_of, reason_of
 from headway.runtime.board import JobRecord
 from headway.runtime.controller import Controller
+from headway.runtime.guard import standing
 
 US_PER_S = 1_000_000
 _STATES = tuple(phase.name.lower() for phase in Phase)
@@ -24,6 +25,13 @@ def live_rows(controller: Controller) -> dict[int, Row]:
     state = controller.state
     table = state.J[:, state.live_rows()].T.tolist()
     return {row[c.J_ID]: row for row in table}
+
+
+def _rows_of(controller: Controller, jobs: Sequence[JobRecord]) -> dict[int, Row]:
+    """The rows of those of some jobs that are live, by number."""
+    state = controller.state
+    at = [row for job in jobs if (row := state.row(job.number)) is not None]
+    return {row[c.J_ID]: row for row in state.J[:, at].T.tolist()}
 
 
 def live_row(controller: Controller, job: JobRecord) -> Row | None:
@@ -43,7 +51,8 @@ def job_json(controller: Controller, job: JobRecord) -> dict[str, Any]:
 
 def jobs_json(controller: Controller, jobs: Iterable[JobRecord], rows: Mapping[int, Row] | None = None) -> list[dict[str, Any]]:
     """Many jobs as of one instant."""
-    rows, now_us = live_rows(controller) if rows is None else rows, controller.now_us()
+    jobs, now_us = list(jobs), controller.now_us()
+    rows = _rows_of(controller, jobs) if rows is None else rows
     return [job_fields(controller, job, rows.get(job.number), now_us) for job in jobs]
 
 
@@ -126,4 +135,16 @@ def node_json(controller: Controller, node: NodeView) -> dict[str, Any]:
         "gpus_free": node.free,
         "gpus_held": node.held,
         "reasons": controller.drains.reasons(node.number),
+    }
+
+
+def deciding_json(controller: Controller) -> dict[str, Any]:
+    """The fields of `Deciding`."""
+    now = standing(controller.state, controller.brains, controller.now_us())
+    return {
+        "policy": controller.brains.policy.name,
+        "decides": now.decides.name,
+        "in_charge": now.who.value,
+        "why": now.why,
+        "since": None if now.since_us is None else controller.calendar.wall(now.since_us),
     }

@@ -19,7 +19,9 @@ from headway.api.problems import problems
 from headway.core import columns as c
 from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
 from headway.core.events import EventBatch
+from headway.core.round import InCharge
 from headway.runtime.controller import Controller
+from headway.runtime.guard import standing
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 US_PER_S = 1_000_000
@@ -109,6 +111,9 @@ class ClusterCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         controller = self.api.controller
         yield _gauge("headway_info", "The controller", [(("version", __version__), ("policy", controller.brains.policy.name), 1)])
+        who = standing(controller.state, controller.brains, controller.now_us()).who
+        charge = [(("in_charge", one.value), int(one is who)) for one in InCharge]
+        yield _gauge("headway_policy_in_charge", "Who decides: the policy, its teacher, or the fallback", charge)
         yield from self._jobs()
         yield from self._nodes()
         yield from self._rounds()
@@ -158,6 +163,10 @@ class ClusterCollector(Collector):
         rounds = self.api.controller.rounds
         yield _total("headway_rounds", "Rounds held", rounds.held)
         yield _total("headway_plans_refused", "Plans of the policy that broke a rule, or came too late", rounds.refused)
+        kinds = self.api.feed.kinds
+        yield _total(
+            "headway_policy_comparisons", "Comparisons with other policies, by forks, or why not", kinds[EventKind.SHADOWED]
+        )
         yield _total("headway_plan_entries_dropped", "Entries of plans that had gone stale", rounds.dropped)
         yield _total("headway_jobs_started_meanwhile", "Jobs started while the policy thought", rounds.spared)
         decide = SummaryMetricFamily("headway_decide_seconds", "How long the policy thought, by journal time")

@@ -66,10 +66,21 @@ class JobDetail(JobOut):
     spec: dict[str, Any]
 
 
+class Deciding(BaseModel):
+    """Who decides now, and why, if it is not the policy itself."""
+
+    policy: str
+    decides: str = Field(description="the policy, its teacher, or the fallback")
+    in_charge: Literal["policy", "teacher", "fallback"]
+    why: str = Field(description="empty: the policy decides, as it should")
+    since: datetime | None
+
+
 class JobList(BaseModel):
     """Jobs by number, the newest last."""
 
     jobs: list[JobOut]
+    policy: Deciding
     more: int = Field(description="how many older ones were left out")
     next: str = Field(description="`cursor` of the page with the next older ones; empty: there are none")
 
@@ -228,6 +239,7 @@ class NodeList(BaseModel):
     """All nodes of the engine."""
 
     nodes: list[NodeOut]
+    policy: Deciding
 
 
 class QueueOut(BaseModel):
@@ -282,6 +294,7 @@ class Status(BaseModel):
     version: str
     url: str
     policy: str
+    deciding: Deciding
     epoch: int
     now: datetime | None
     jobs: dict[str, int] = Field(description="live jobs by state")

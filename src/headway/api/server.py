@@ -12,8 +12,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from fastapi import Depends, FastAPI, Response
-from fastapi.security import HTTPBearer
+from fastapi import FastAPI, Response
 
 from headway import __version__
 from headway.api.answers import answer
@@ -54,7 +53,6 @@ def make_app(controller: Controller, access: Access, reloader: Reloader | None =
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
     app.add_middleware(Guard, controller=controller, access=access, meters=meters)
     add_problems(app, controller)
@@ -91,12 +89,16 @@ def _add_health(app: FastAPI, controller: Controller) -> None:
 
 
 def _describe(app: FastAPI) -> None:
-    """Add to the description what no path returns as a whole: what the data of an event look like, and problems."""
+    """Add to the description what no path says for itself: that a token is needed, what the data of an event look like, and
+    problems."""
     describe = app.openapi
 
     def openapi() -> dict[str, object]:
         described = describe()
-        schemas = described.setdefault("components", {}).setdefault("schemas", {})
+        components = described.setdefault("components", {})
+        components["securitySchemes"] = {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
+        described["security"] = [{"HTTPBearer": []}]
+        schemas = components.setdefault("schemas", {})
         for model in (EventOut, Problem, OneReport):
             schemas.setdefault(model.__name__, model.model_json_schema(ref_template="#/components/schemas/{model}"))
         return described
@@ -166,6 +168,7 @@ class ApiServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=GRACE_S,
             ws="none",
         )

@@ -9,7 +9,7 @@ from headway.core.columns import Name
 from headway.core.errors import UserError, shown
 from headway.core.model import JobSpec
 from headway.core.units import name_fault
-from headway.runtime.admit import Names, spec_columns, too_large
+from headway.runtime.admit import Names, rooms_of, spec_columns, too_large
 from headway.runtime.controller import Controller
 from headway.runtime.rights import permit, permit_room
 
@@ -41,7 +41,7 @@ def dry_run_of(controller: Controller, spec: JobSpec, public_id: str = "") -> di
     permit_room(intake.settings, intake.state)
     permit(spec, intake.settings, intake.identity, intake.state, intake.names)
     row = spec_columns(spec, _KnownNames(intake.names), fractional_gpus=intake.fractional_gpus)
-    why = too_large(spec, row, intake.state, intake.here)
+    why = too_large(spec, row, rooms_of(intake.state, intake.here))
     workers = spec.parallelism.data * spec.parallelism.partitions
     milli = max((gpu.milli for gpu in spec.resources.gpu_alternatives), default=0)
     return {

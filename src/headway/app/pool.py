@@ -41,6 +41,25 @@ def each(work: Callable[[Item], Result], items: Sequence[Item], *, workers: int)
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def crew(workers: int) -> Iterator[Callable[[Callable[[Item], Result], Sequence[Item]], Iterator[tuple[int, Result]]]]:
+    """As `each`, for many calls: the processes stay, and with them what they have loaded."""
+    if workers <= 1:
+        yield lambda work, items: each(work, items, workers=1)
+        return
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=end_with_parent)
+
+    def run(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[int, Result]]:
+        futures = {pool.submit(work, item): index for index, item in enumerate(items)}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    try:
+        yield run
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
 def end_with_parent() -> None:
     """From now on this process ends as soon as its parent has: a worker whose parent was killed would wait for work for ever."""
     parent = parent_process()

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 
 import numpy as np
@@ -29,11 +30,16 @@ from headway.core.units import US_PER_S
 from headway.policies.registry import Chosen
 from headway.runtime.controller import Controller
 from headway.runtime.guard import guarded_event, judge
-from headway.runtime.settings import Shadows, choose_policy
+from headway.runtime.settings import choose_policy
+from headway.runtime.shadows import Shadows
 from headway.runtime.warm import warm_up
 from headway.sim.beside import Compared, Contender, compare
 
 log = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005
+"""While forks are made, a thread that wants to go on waits for at most so long. By default it is ten times that, and every step
+of the controller's loop would come so much later."""
 
 
 class Skip(IntEnum):
@@ -104,7 +110,8 @@ class Comparer:
                 horizon_us=round(wanted.horizon_s * US_PER_S), capabilities=controller.rounds.capabilities, go_on=go_on,
             )  # fmt: skip
 
-        found = await asyncio.to_thread(work)
+        with _switching(SWITCH_S):
+            found = await asyncio.to_thread(work)
         if found is None:
             jobs = len(taken.known.jobs)
             why = f"{len(contenders)} policies and {jobs} jobs: not one simulation of each within {wanted.budget_s:g} s"
@@ -139,29 +146,40 @@ class Comparer:
     async def _tell(
         self, skip: Skip, text: str, wanted: Shadows, policy: Policy, found: Compared | None = None
     ) -> None:  # fmt: skip
-        """Journal a comparison, or why there is none."""
+        """Journal a comparison, or why there is none. A round is due at once where somebody else decides from now on."""
         controller = self.controller
+        guarded = found is not None and controller.brains.policy is policy and teacher_of(policy) is not None
+        mine, teachers = (found.fates[0].reward, found.fates[1].reward) if found is not None and guarded else (0.0, 0.0)
+        judged = judge(controller.state, policy, mine, teachers) if guarded else None
+        before = in_charge(controller.state, controller.brains, controller.now_us()) is InCharge.TEACHER
+        switches = judged is not None and judged.teacher != before
+        if judged is not None and switches:
+            log.warning("%s", judged.why)
 
         def make(now: int) -> EventBatch:
             draws = found.draws if found is not None else 0
             horizon = round(wanted.horizon_s * US_PER_S)
             record = np.array([[now, EventKind.SHADOWED, 0, 0, skip, horizon, draws, 0]], np.int64)
             told = EventBatch(record, EMPTY.pool, {0: text})
-            if found is None or controller.brains.policy is not policy or teacher_of(policy) is None:
-                return told
-            mine, teachers = found.fates[0].reward, found.fates[1].reward
-            judged = judge(controller.state, policy, mine, teachers)
-            before = in_charge(controller.state, controller.brains, now) is InCharge.TEACHER
-            if judged.teacher != before:
-                log.warning("%s", judged.why)
-            return told + guarded_event(policy, judged, mine, teachers, now)
+            return told if judged is None else told + guarded_event(policy, judged, mine, teachers, now)
 
         with suppress(UserError):  # the controller stops
-            await controller.change(make, quiet=True)
+            await controller.change(make, quiet=not switches)
 
     def close(self) -> None:
         for _, past in self._shadows.values():
             past.close()
+
+
+@contextmanager
+def _switching(interval_s: float) -> Iterator[None]:
+    """Threads give way to each other after so long."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval_s, before))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _text(found: Compared, who: InCharge, taken: Copied, contenders: list[Contender]) -> str:

@@ -30,7 +30,7 @@ LOWER = ("avg_jct_s", "avg_wait_s", "preemptions", "refused")
 FIGURES = (*HIGHER, *LOWER)
 SKIPPED = {1: "still_ran", 2: "over_budget", 3: "failed"}
 EMPTY = (
-    "no comparison in this journal yet. Start one with: headway up --shadow POLICY (the first comes after an hour, while jobs are "
+    "no comparison in this journal yet. Start one with: headway up --shadow POLICY (the first comes after an hour, while jobs "
     'live; [shadow] every = "10m" in headway.toml makes it sooner)'
 )
 

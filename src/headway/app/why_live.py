@@ -23,7 +23,7 @@ from headway.app.why import look
 from headway.core import columns as c
 from headway.core.columns import Phase, Reason
 from headway.core.events import concatenate
-from headway.core.policy import Memo, remembers
+from headway.core.policy import Memo, remembers, teacher_memo, teacher_of
 from headway.core.round import Brains
 from headway.core.state import State
 from headway.core.units import US_PER_S
@@ -32,6 +32,7 @@ from headway.perf.estimators import JobHistory
 from headway.policies.registry import Chosen
 from headway.runtime.board import JobRecord
 from headway.runtime.controller import Controller
+from headway.runtime.guard import standing
 from headway.sim.guess import Guess, Known, guess, known_of
 from headway.sim.run import round_seed
 
@@ -172,16 +173,18 @@ async def why_live(controller: Controller, job: JobRecord) -> Json:
     histories = controller.rounds.mind.histories
     known = histories is not None and job.number in histories.live
     history = histories.of(controller.state, job.number, controller.now_us()) if known and histories else JobHistory()
-    looked = await asyncio.to_thread(_look, taken, controller_policy(controller), job.number, history)
+    chosen = controller_policy(controller)
+    looked = await asyncio.to_thread(_look, taken, chosen, job.number, history)
     told = _told(controller, job)
     return told | looked | {"forecast": _forecast(mine, made, taken, job.number, round(told["at_s"] * US_PER_S))}
 
 
 def controller_policy(controller: Controller) -> Chosen:
     """The policy that decides, as `look` takes it."""
-    policy = controller.brains.policy
-    spec = controller.intake.settings.policy or policy.name
-    return Chosen(policy, spec, {}, False)
+    policy, now = controller.brains.policy, standing(controller.state, controller.brains, controller.now_us())
+    if now.decides is not policy:
+        return Chosen(now.decides, now.decides.name, {}, False)
+    return Chosen(policy, controller.intake.settings.policy or policy.name, {}, False)
 
 
 def _told(controller: Controller, job: JobRecord) -> Json:
@@ -192,14 +195,17 @@ def _told(controller: Controller, job: JobRecord) -> Json:
         "job": job.id,
         "number": job.number,
         "run": {},
-        "notes": [],
+        "notes": [why] if (why := standing(controller.state, controller.brains, controller.now_us()).why) else [],
         "live": True,
     }
 
 
 def _look(taken: Copied, chosen: Chosen, number: int, history: JobHistory) -> Json:
-    view = ClusterView(taken.state, taken.now_us, taken.seed)
-    told = look(view, taken.memo, chosen, number, history)
+    view, policy = ClusterView(taken.state, taken.now_us, taken.seed), taken.brains.policy
+    memo = taken.memo
+    if chosen.policy is not policy:
+        memo = teacher_memo(policy, memo) if chosen.policy == teacher_of(policy) else None
+    told = look(view, memo, chosen, number, history)
     del told["job"]  # the number: here that is another key
     return told
 

@@ -92,6 +92,7 @@ from headway.core.life import (
 )  # fmt: skip
 
 F_PARAMS = c.ESTIMATE_PARAMS_MAX
+K_NAMED = int(c.EventKind.NAMED)
 DROPS_MAX = 1 << 61
 """Drops of the loss (nano) add up to this at most, however wild the reports are."""
 
@@ -203,7 +204,7 @@ def apply_job_events(
             C[c.C_REFUSED_AT] = t
         elif kind == K_GUARDED:
             guard(E[i], C)
-        elif kind == K_ESTIMATE_REQUESTED or kind == K_EVALUATED or kind == K_SHADOWED:
+        elif kind == K_NAMED or kind == K_ESTIMATE_REQUESTED or kind == K_EVALUATED or kind == K_SHADOWED:
             pass
         elif kind < K_SUBMITTED or kind >= K_EPOCH:
             error = NOT_MINE

@@ -7,14 +7,12 @@ A spec is plain frozen data and is not checked when it is made: `validate` lists
 from __future__ import annotations
 
 import re
-import types
-import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from .errors import UserError, did_you_mean, shown
+from .errors import UserError, shown
+from .plain import dump, load
 from .shape import (
     CUTS,
     DEFAULT_PARALLELISM,
@@ -240,7 +238,7 @@ class JobSpec:
 
 def to_json(spec: JobSpec, *, compact: bool = False) -> dict[str, Any]:
     """Return a spec as JSON values, under ``schema``; ``compact`` leaves out what equals its default."""
-    return {"schema": SCHEMA_VERSION, **_dump(spec, compact)}
+    return {"schema": SCHEMA_VERSION, **dump(spec, compact)}
 
 
 def from_json(data: Mapping[str, Any]) -> JobSpec:
@@ -253,67 +251,7 @@ def from_json(data: Mapping[str, Any]) -> JobSpec:
     version = data.get("schema")
     if isinstance(version, bool) or version != SCHEMA_VERSION:
         raise UserError(f"expected {SCHEMA_VERSION}, got {shown(version)}", key="schema")
-    return cast(JobSpec, _load(JobSpec, {key: value for key, value in data.items() if key != "schema"}, ""))
-
-
-@cache
-def _hints(kind: type) -> dict[str, tuple[Any, Any]]:
-    """Return each field's type and default."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: (hints[field.name], field.default) for field in fields(kind)}
-
-
-def _dump(value: Any, compact: bool) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        items = ((name, getattr(value, name), default) for name, (_, default) in _hints(type(value)).items())
-        return {
-            name: dict(item) if name == "env" else _dump(item, compact)
-            for name, item, default in items
-            if not (compact and (item is default or item == default))
-        }
-    if isinstance(value, tuple):
-        return [_dump(item, compact) for item in value]
-    return value
-
-
-def _load(kind: Any, value: Any, key: str) -> Any:
-    """Turn JSON values into a value of a field's type, or raise UserError naming the key."""
-    if typing.get_origin(kind) is types.UnionType:
-        return None if value is None else _load(typing.get_args(kind)[0], value, key)
-    if typing.get_origin(kind) is tuple:
-        return _load_tuple(typing.get_args(kind)[0], value, key)
-    if is_dataclass(kind):
-        return _load_object(cast(type, kind), value, key)
-    if kind is float and type(value) in (int, float) and -SUM_MAX <= value <= SUM_MAX:
-        return float(value)
-    if type(value) is not kind or kind is float or (kind is int and value.bit_length() > 63):
-        expected = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
-        raise UserError(f"expected {expected}, got {shown(value)}", key=key)
-    return value
-
-
-def _load_tuple(item: Any, value: Any, key: str) -> tuple[Any, ...]:
-    if typing.get_origin(item) is tuple:  # the environment
-        if not isinstance(value, Mapping):
-            raise UserError(f"expected names and values, got {shown(value)}", key=key)
-        return tuple((_load(str, k, key), _load(str, v, f"{key}.{k}")) for k, v in value.items())
-    if not isinstance(value, (list, tuple)):
-        raise UserError(f"expected a list, got {shown(value)}", key=key)
-    return tuple(_load(item, element, f"{key}[{i}]") for i, element in enumerate(value))
-
-
-def _load_object(kind: type, value: Any, key: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise UserError(f"expected an object, got {shown(value)}", key=key)
-    hints = _hints(kind)
-    path: Callable[[str], str] = (lambda name: f"{key}.{name}") if key else str
-    for name in value:
-        if name not in hints:
-            raise UserError(f"unknown key{did_you_mean(str(name), hints)}", key=path(str(name)))
-    for name, (_, default) in hints.items():
-        if default is MISSING and name not in value:
-            raise UserError("expected a value, got nothing", key=path(name))
-    return kind(**{name: _load(hints[name][0], item, path(name)) for name, item in value.items()})
+    return load(JobSpec, {key: value for key, value in data.items() if key != "schema"}, "")
 
 
 def _is_pattern(pattern: str) -> bool:
@@ -347,7 +285,7 @@ def validate(spec: JobSpec, *, runnable: bool = True) -> list[Problem]:
 
     def whole(key: str, value: object, low: int, high: int) -> bool:
         good = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        return check(good, key, f"a whole number from {low} to {high}", value)
+        return good or check(False, key, f"a whole number from {low} to {high}", value)
 
     def seconds(key: str, value: float | None, *, above_zero: bool = True) -> None:
         good = value is None or (is_number(value) and 0 <= value <= SECONDS_MAX)
@@ -355,7 +293,8 @@ def validate(spec: JobSpec, *, runnable: bool = True) -> list[Problem]:
         check(good, key, "a duration above 0, of at most 100 years" if above_zero else "a duration", value)
 
     def choice(key: str, value: object, known: tuple[str, ...]) -> None:
-        check(value in known, key, f"one of {', '.join(known)}", value)
+        if value not in known:
+            check(False, key, f"one of {', '.join(known)}", value)
 
     def resources(key: str, books: Resources) -> None:
         kinds = books.gpu_alternatives
@@ -425,6 +364,8 @@ def validate(spec: JobSpec, *, runnable: bool = True) -> list[Problem]:
     ):
         if count is not None:
             whole(key, count, 0, most)
+    choice("parallelism.cut", spec.parallelism.cut, CUTS)
+    choice("parallelism.sync", spec.parallelism.sync, SYNCS)
     _validate_shapes(spec, check, whole)
     return problems
 
@@ -436,8 +377,6 @@ _Whole = Callable[[str, object, int, int], bool]
 def _validate_shapes(spec: JobSpec, check: _Check, whole: _Whole) -> None:
     """Check what follows from the job's shapes: the largest one decides whether the job is too big."""
     par = spec.parallelism
-    check(par.cut in CUTS, "parallelism.cut", f"one of {', '.join(CUTS)}", par.cut)
-    check(par.sync in SYNCS, "parallelism.sync", f"one of {', '.join(SYNCS)}", par.sync)
     least_servers = 1 if par.sync == "parameter-server" else 0
     most_servers = TASKS_MAX if least_servers else 0
     sane = [
@@ -466,7 +405,8 @@ def _validate_shapes(spec: JobSpec, check: _Check, whole: _Whole) -> None:
         ("model.edge_bytes", (spec.model.edge_bytes or 0) * edges),
         ("model.sync_bytes", sync_bytes(spec) * tasks_max),
     ):
-        check(total <= SUM_MAX, key, f"at most 2^62 for all {tasks_max} tasks together", total)
+        if total > SUM_MAX:
+            check(False, key, f"at most 2^62 for all {tasks_max} tasks together", total)
 
     shares = spec.model.partitions
     if shares:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.core import columns as c
-from headway.core.apply import apply_job_events
+from headway.core.apply import K_NAMED, apply_job_events
 from headway.core.arrays import Floats, Ints, Table
 from headway.core.bitmap import clear_bit, set_bit, width_for, words_for
+from headway.core.codes import K_SUBMITTED
 from headway.core.columns import EventKind, Name, NodePhase, Phase, Reason
 from headway.core.compact import compact
 from headway.core.events import EventBatch
@@ -40,6 +41,7 @@ INVARIANTS = {
     NOT_MINE: "an event of a kind that does not exist",
 }
 KINDS = frozenset(int(kind) for kind in EventKind)
+NAMES = tuple(Name)
 CLUSTER_KINDS = KINDS & {*range(1, int(EventKind.SUBMITTED)), int(EventKind.EPOCH)}
 
 
@@ -105,7 +107,7 @@ class State:
             if error == 0:
                 break
             if error == NOT_MINE and int(records[first, c.E_KIND]) in CLUSTER_KINDS:
-                self._apply_cluster_event(records[first], pool[at : at + records[first, c.E_POOL]], batch.texts.get(first))
+                self._apply_cluster_event(records[first], pool[at : at + records[first, c.E_POOL]])
                 C[c.C_NOW] = records[first, c.E_T]
                 C[c.C_SEQUENCE] += 1
                 at += int(records[first, c.E_POOL])
@@ -114,9 +116,17 @@ class State:
                 self._make_room(error)
             else:
                 raise InvariantError(error, int(C[c.C_ERROR_JOB]), self._story(records[first]))
-        for index, text in batch.texts.items() if batch.texts else ():
-            if records[index, c.E_KIND] == EventKind.SUBMITTED:
-                self.files[int(records[index, c.E_ID])] = text
+        if batch.texts:
+            self._keep_texts(batch)
+
+    def _keep_texts(self, batch: EventBatch) -> None:
+        """The names and the job files of a batch: no kernel holds text."""
+        kinds, tables, numbers = (batch.records[:, column].tolist() for column in (c.E_KIND, c.E_A, c.E_ID))
+        for index, text in batch.texts.items():
+            if kinds[index] == K_SUBMITTED:
+                self.files[numbers[index]] = text
+            elif kinds[index] == K_NAMED:
+                self.names[NAMES[tables[index]]][numbers[index]] = text
 
     def _story(self, record: Ints) -> str:
         """What is known of the job of a contradicting event, for the error message."""
@@ -166,11 +176,9 @@ class State:
         if self.files:
             self.files = {job: text for job, text in self.files.items() if self.row(job) is not None}
 
-    def _apply_cluster_event(self, record: Ints, payload: Ints, text: str | None) -> None:
+    def _apply_cluster_event(self, record: Ints, payload: Ints) -> None:
         kind, index = EventKind(int(record[c.E_KIND])), int(record[c.E_ID])
-        if kind == EventKind.NAMED:
-            self.names[Name(int(record[c.E_A]))][index] = text or ""
-        elif kind == EventKind.CLUSTER_SET:
+        if kind == EventKind.CLUSTER_SET:
             self._resize_cluster(int(record[c.E_A]), int(record[c.E_B]), int(record[c.E_C]), payload)
         elif kind == EventKind.QUEUE_SET:
             if index >= self.Q.shape[1]:

@@ -45,6 +45,7 @@ _SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, **_SIZE_DECIMAL, **_SIZE_BINARY}
 _COUNT_UNITS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
 NAME_LENGTH_MAX = 128
 CONTROL_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
+NO_TEXT = re.compile("[\0\ud800-\udfff]")
 DIRECTION_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_KIND = re.compile(r"[a-z][a-z0-9._-]{0,63}")
@@ -288,7 +289,7 @@ def is_number(value: object) -> bool:
 
 def is_text(value: object) -> bool:
     """Whether a value is text that a file, a process and a journal can hold: valid Unicode without NUL."""
-    return isinstance(value, str) and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+    return isinstance(value, str) and not NO_TEXT.search(value)
 
 
 def name_fault(name: str, *, slash: bool = False) -> str | None:
@@ -299,13 +300,14 @@ def name_fault(name: str, *, slash: bool = False) -> str | None:
     """
     if not 1 <= len(name) <= NAME_LENGTH_MAX:
         return f"of 1 to {NAME_LENGTH_MAX} characters"
-    if any(unicodedata.category(c) in CONTROL_CATEGORIES or c in DIRECTION_CONTROLS for c in name):
+    plain = name.isascii() and name.isprintable()
+    if not plain and any(unicodedata.category(c) in CONTROL_CATEGORIES or c in DIRECTION_CONTROLS for c in name):
         return "without control characters"
     if not name.strip() or name != name.strip():
         return "without space around it"
     if name.startswith("-"):
         return "that doesn't start with '-'"
-    pieces = re.split(r"[/\\]", name)
+    pieces = name.replace("\\", "/").split("/")
     if "." in pieces or ".." in pieces or (len(pieces) > 1 and not slash):
         return "without '..' and path separators"
     return None

@@ -1,7 +1,7 @@
 """The columns that MLF-RL weighs (MLFS §3.4; their scales are ours, all about 0…1), and the kernels that fill them.
 
-Three tables, one for each decision: RANK, a row a job; SERVER, a row a node that may take a task; MOVE, a row a task that may leave
-an overloaded node. `SCHEMA` names the whole: a model that was made for another one is refused.
+Three tables, one for each decision: RANK, a row a job; SERVER, a row a node that may take a task; MOVE, a row a task that may
+leave an overloaded node. `SCHEMA` names the whole: a model that was made for another one is refused.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ def global_row(now: int, sharing: bool, h_r: float, J: Table, N: Table, G: Table
 def rank_row(
     i: int, row: int, now: int, J: Table, E: Floats, kinds: Ints, ml: float, pc: float, p: float, X: Singles
 ) -> None:  # fmt: skip
-    """The columns RANK of a job but for GLOBAL, in row `i` of `X`. `E`: the state's estimates; `kinds`: by number of a model's name its place in
-    MODELS, −1: none; `ml`, `pc`, `p`: Eqs. 3, 5 and 6 of the job's highest task, the first two as parts of the largest."""
+    """The columns RANK of a job but for GLOBAL, in row `i` of `X`. `E`: the state's estimates; `kinds`: by number of a model's
+    name its place in MODELS, −1: none; `ml`, `pc`, `p`: Eqs. 3, 5 and 6 of the job's highest task, the first two as parts of the
+    largest."""
     ran, told = float(run_to(J, row, now)), told_left_us(J, row, now)
     total, done = float(max(J[c.J_UNITS_TOTAL, row], 0)), float(max(J[c.J_UNITS_DONE, row], 0))
     required = J[c.J_ACC_REQUIRED, row] / PPM

@@ -10,7 +10,9 @@ from headway.policies.gandiva import Gandiva, GandivaParams
 from headway.policies.graphene import Graphene, GrapheneParams
 from headway.policies.hypersched import HyperSched, HyperSchedParams
 from headway.policies.mlfs.load_control import LoadControlParams, with_load_control
+from headway.policies.mlfs.mlfs import MlfsParams, RlPlacementParams, WholeMlfs, make_mlf_rl, make_mlfs, make_rl_placement
 from headway.policies.mlfs.policy import MlfH, MlfHParams, mlf_h_params
+from headway.policies.mlfs.rl import MlfRl, MlfRlParams
 from headway.policies.mlfs.taskwise import TaskwiseMlfH
 from headway.policies.params import Common, describe, make_params
 from headway.policies.registry import Entry
@@ -104,3 +106,21 @@ def graphene() -> Entry:
 
 def slaq() -> Entry:
     return _entry("slaq", Slaq, SlaqParams, preempts=True)
+
+
+def mlf_rl() -> Entry:
+    return Entry("mlf-rl", _first(MlfRl), describe(MlfRlParams), make_mlf_rl, preempts=True)
+
+
+def mlfs() -> Entry:
+    return Entry("mlfs", _first(WholeMlfs), describe(MlfsParams), make_mlfs, preempts=True)
+
+
+def rl_placement() -> Entry:
+    doc = "Reinforcement learning for the job completion time alone, blind to machine learning (after Mirhoseini et al. 2017)."
+    return Entry("rl-placement", doc, describe(RlPlacementParams), make_rl_placement, preempts=True)
+
+
+def _first(policy: type) -> str:
+    """The first line of a policy's docstring."""
+    return (policy.__doc__ or "").strip().splitlines()[0]

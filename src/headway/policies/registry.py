@@ -31,6 +31,9 @@ REGISTRY: dict[str, str] = {
     "mlf-h": "headway.policies.factories:mlf_h",
     "gandiva": "headway.policies.factories:gandiva",
     "hypersched": "headway.policies.factories:hypersched",
+    "mlf-rl": "headway.policies.factories:mlf_rl",
+    "mlfs": "headway.policies.factories:mlfs",
+    "rl-placement": "headway.policies.factories:rl_placement",
 }
 BESIDE: dict[str, str] = {"mlf-c": "headway.policies.factories:beside_mlf_c"}
 """What can stand beside any policy: a function of it and of the words of the parameters."""
@@ -89,6 +92,16 @@ def entry(name: str) -> Entry:
     return made
 
 
+def refuse_twice(policy: Policy) -> None:
+    """Refuse MLF-C beside a policy that has it already.
+
+    Raises:
+        UserError: it has.
+    """
+    if policy.name == "mlfs":
+        raise UserError("has MLF-C of its own: say mlfs or mlfs:downgrade=false", key="policy mlfs+mlf-c")
+
+
 def choose(text: str) -> Chosen:
     """The policy that a spec string names: `NAME[:key=value,…]`, and what stands beside it, `+mlf-c[:key=value,…]`.
 
@@ -104,6 +117,7 @@ def choose(text: str) -> Chosen:
             raise unknown_name("component beside a policy", other.name, BESIDE)
         if sum(one.name == other.name for one in beside) > 1:
             raise UserError("given twice", key=f"policy {text.strip()}: {other.name}")
+        refuse_twice(policy)
         module, _, function = BESIDE[other.name].partition(":")
         policy = getattr(import_module(module), function)(policy, dict(other.params))
         params |= {f"{other.name}.{key}": value for key, value in other.params.items()}

@@ -8,7 +8,7 @@ columns alone are used, and its partitions count as equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -160,11 +160,11 @@ def spec_columns(spec: JobSpec, names: Names, *, submitted_us: int = 0, fraction
         c.J_SERVER_MEM: server.memory_bytes if par.servers else 0,
         c.J_SERVER_NET: server.network_bytes_per_s if par.servers else 0,
     }
-    row = np.zeros(c.SPEC_COLUMNS, np.int64)
+    row = [0] * c.SPEC_COLUMNS
     for column, value in values.items():
         row[column] = value
     row[c.J_DETAILS] = len(details(spec)) // c.DETAIL
-    return row
+    return np.array(row, np.int64)
 
 
 def details(spec: JobSpec) -> Ints:
@@ -205,13 +205,22 @@ def _or_never(time_us: int | None) -> int:
     return c.NEVER if time_us is None else time_us
 
 
-def too_large(spec: JobSpec, row: Ints, state: State, nodes: Iterable[int]) -> str:
+Room = Sequence[int]
+"""What an empty node has: its kind of GPU, GPUs, cpus and memory."""
+
+
+def rooms_of(state: State, nodes: Sequence[int]) -> list[Room]:
+    """What these nodes would have if they were empty."""
+    found: list[Room] = state.N[[c.N_KIND, c.N_GPUS, c.N_CPU_MAX, c.N_MEM_MAX]][:, nodes].T.tolist()
+    return found
+
+
+def too_large(spec: JobSpec, row: Ints, rooms: Sequence[Room]) -> str:
     """Why a job can never start on these nodes, even if they were empty; nothing if it can.
 
     On one kind of GPU, as the placement kernels do it: workers one by one on the nodes in order, then the servers wherever
     there is room.
     """
-    N = state.N
     workers, servers = spec.parallelism.data * spec.parallelism.partitions, spec.parallelism.servers
     choices = [(int(row[c.J_GPU_TASK]), int(row[c.J_KIND_MASK]))]
     if row[c.J_ALT_MASK]:
@@ -222,7 +231,6 @@ def too_large(spec: JobSpec, row: Ints, state: State, nodes: Iterable[int]) -> s
         choices = [(max(d.gpu_milli for d in spec.task_demands[:workers]), choices[0][1])]
     else:
         cpus, memory = spec.resources.cpus_milli, spec.resources.memory_bytes
-    rooms = [(int(N[c.N_KIND, n]), int(N[c.N_GPUS, n]), int(N[c.N_CPU_MAX, n]), int(N[c.N_MEM_MAX, n])) for n in nodes]
     most = 0
     for milli, mask in choices:
         gpus = -(-milli // c.WHOLE)
@@ -241,15 +249,13 @@ def too_large(spec: JobSpec, row: Ints, state: State, nodes: Iterable[int]) -> s
     return f"larger than the cluster: it needs {needs} at once, and the empty cluster has room for {min(most, workers)}"
 
 
-def _fit(room: tuple[int, int, int, int], gpus: int, cpus: int, memory: int) -> int:
+def _fit(room: Room, gpus: int, cpus: int, memory: int) -> int:
     _, has_gpus, has_cpus, has_memory = room
     limits = [has // each for has, each in ((has_gpus, gpus), (has_cpus, cpus), (has_memory, memory)) if each]
     return min(limits, default=1 << 30)
 
 
-def _servers_fit(
-    row: Ints, rooms: list[tuple[int, int, int, int]], fit: list[int], workers: int, servers: int, cpus: int, memory: int
-) -> bool:
+def _servers_fit(row: Ints, rooms: Sequence[Room], fit: list[int], workers: int, servers: int, cpus: int, memory: int) -> bool:
     """Whether the servers find room beside the workers, which fill the nodes in order."""
     left = workers
     for (_, _, has_cpus, has_memory), most in zip(rooms, fit, strict=True):

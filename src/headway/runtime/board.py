@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ _TOLD = (
 _LOOKED_AT = of_kinds(
     *_ENDS, *_TOLD, EventKind.SUBMITTED, EventKind.START_REQUESTED, EventKind.STARTED, EventKind.STOP_REQUESTED
 )  # fmt: skip
+_RULES = tuple(rule.name.lower() for rule in StopRule)
 PPM = 1_000_000
 NANO = 1_000_000_000
 
@@ -143,9 +144,8 @@ class Board:
             return
         ends = np.cumsum(batch.records[:, c.E_POOL])
         live_before = {number for number in batch.records[wanted, c.E_ID].tolist() if self._is_live(number)}
-        for index in wanted.tolist():
-            record = batch.records[index]
-            payload = batch.pool[ends[index] - record[c.E_POOL] : ends[index]]
+        for index, record, end in zip(wanted.tolist(), batch.records[wanted].tolist(), ends[wanted].tolist(), strict=True):
+            payload = batch.pool[end - record[c.E_POOL] : end]
             if record[c.E_KIND] == EventKind.SUBMITTED:
                 job = self._submitted(record, payload, batch.texts.get(index, ""), state)
                 live_before.add(job.number)
@@ -156,45 +156,45 @@ class Board:
         found = self._records.get(number)
         return found is not None and not found.ended
 
-    def _submitted(self, record: Ints, payload: Ints, text: str, state: State) -> JobRecord:
-        number = int(record[c.E_ID])
+    def _submitted(self, record: Sequence[int], payload: Ints, text: str, state: State) -> JobRecord:
+        number, row = record[c.E_ID], payload[: c.SPEC_COLUMNS].tolist()
         public_id = state.names[Name.JOB].get(number, str(number))
         told = _told_in(text)
         job = JobRecord(
             number,
             public_id,
             str(told.get("name", "")) or public_id,
-            state.name(Name.QUEUE, int(payload[c.J_QUEUE])),
-            state.name(Name.USER, int(payload[c.J_USER])),
+            state.name(Name.QUEUE, row[c.J_QUEUE]),
+            state.name(Name.USER, row[c.J_USER]),
             text,
-            int(record[c.E_T]),
+            record[c.E_T],
         )
-        job.urgency, asked = int(payload[c.J_URGENCY]), told.get("urgency", DEFAULT_URGENCY)
+        job.urgency, asked = row[c.J_URGENCY], told.get("urgency", DEFAULT_URGENCY)
         job.urgency_asked = asked if isinstance(asked, int) else job.urgency
-        workers = int(payload[c.J_DATA] * payload[c.J_PIPELINE] * payload[c.J_TENSOR])
-        job.tasks, job.gpus = workers + int(payload[c.J_SERVERS]), workers * -(-int(payload[c.J_GPU_TASK]) // c.WHOLE)
+        workers = row[c.J_DATA] * row[c.J_PIPELINE] * row[c.J_TENSOR]
+        job.tasks, job.gpus = workers + row[c.J_SERVERS], workers * -(-row[c.J_GPU_TASK] // c.WHOLE)
         if len(payload) > c.SPEC_COLUMNS:
             job.gpus = int((-(-payload[c.SPEC_COLUMNS :: c.DETAIL] // c.WHOLE)).sum())
-        job.priority, job.total = int(payload[c.J_PRIORITY]), int(payload[c.J_UNITS_TOTAL]) or None
-        job.deadline_us, job.time_limit_us = _or_none(payload[c.J_DEADLINE]), _or_none(payload[c.J_TIME_LIMIT])
-        if payload[c.J_GROUP] >= 0:
-            job.group = state.name(Name.GROUP, int(payload[c.J_GROUP]))
-        if payload[c.J_ACC_REQUIRED]:
-            job.goal_accuracy = int(payload[c.J_ACC_REQUIRED]) / PPM
-        job.stop_rule = StopRule(int(payload[c.J_STOP_RULE])).name.lower()
+        job.priority, job.total = row[c.J_PRIORITY], row[c.J_UNITS_TOTAL] or None
+        job.deadline_us, job.time_limit_us = _or_none(row[c.J_DEADLINE]), _or_none(row[c.J_TIME_LIMIT])
+        if row[c.J_GROUP] >= 0:
+            job.group = state.name(Name.GROUP, row[c.J_GROUP])
+        if row[c.J_ACC_REQUIRED]:
+            job.goal_accuracy = row[c.J_ACC_REQUIRED] / PPM
+        job.stop_rule = _RULES[row[c.J_STOP_RULE]]
         self._records[number] = job
         self._by_id[public_id] = number
         return job
 
-    def _happened(self, job: JobRecord, record: Ints, payload: Ints, text: str | None, state: State) -> None:
-        kind, t = EventKind(int(record[c.E_KIND])), int(record[c.E_T])
+    def _happened(self, job: JobRecord, record: Sequence[int], payload: Ints, text: str | None, state: State) -> None:
+        kind, t = EventKind(record[c.E_KIND]), record[c.E_T]
         if kind in _TOLD:
             if not job.ended:
                 _told(job, kind, record, state)
             return
         if kind == EventKind.START_REQUESTED:
             nodes = payload.reshape(-1, c.PLACE)
-            job.attempt, job.started_us, job.stop_reason, job.message = int(record[c.E_ATTEMPT]), None, Reason.NONE, ""
+            job.attempt, job.started_us, job.stop_reason, job.message = record[c.E_ATTEMPT], None, Reason.NONE, ""
             job.exit_code = None
             job.nodes = tuple(dict.fromkeys(state.name(Name.NODE, node) for node in nodes[:, 0].tolist()))
             job.gpus = sum(bin(mask & (2**64 - 1)).count("1") for mask in nodes[:, 1].tolist())
@@ -206,18 +206,18 @@ class Board:
             job.started_us = t
             job.first_started_us = t if job.first_started_us is None else job.first_started_us
         elif kind == EventKind.STOP_REQUESTED:
-            job.stop_reason = Reason(int(record[c.E_A]))
+            job.stop_reason = Reason(record[c.E_A])
             job.preemptions += job.stop_reason == Reason.PREEMPTED
         else:
             self._over(job, kind, record, text, state)
 
-    def _over(self, job: JobRecord, kind: EventKind, record: Ints, text: str | None, state: State) -> None:
+    def _over(self, job: JobRecord, kind: EventKind, record: Sequence[int], text: str | None, state: State) -> None:
         """An attempt is over, and perhaps the job with it."""
-        t = int(record[c.E_T])
+        t = record[c.E_T]
         if kind not in (EventKind.CANCEL_REQUESTED, EventKind.FINISHED, EventKind.REJECTED):
             if job.started_us is not None:
                 job.run_us += t - job.started_us
-            job.started_us, job.exit_code = None, int(record[c.E_C]) if kind != EventKind.START_FAILED else None
+            job.started_us, job.exit_code = None, record[c.E_C] if kind != EventKind.START_FAILED else None
         if text is not None:
             job.message = text
         if state.row(job.number) is not None:
@@ -226,7 +226,7 @@ class Board:
             self._ended.append(job.number)
         job.ended_us = t
         job.phase = state.ended_phase(job.number) or _ENDS[kind]
-        job.reason = _end_reason(job, kind, int(record[c.E_A]))
+        job.reason = _end_reason(job, kind, record[c.E_A])
         if kind == EventKind.FINISHED and job.reason == Reason.TIME_LIMIT:
             job.phase = Phase.FAILED
         while len(self._ended) > ENDED_KEPT:
@@ -234,9 +234,9 @@ class Board:
             self._by_id.pop(gone.id, None)
 
 
-def _told(job: JobRecord, kind: EventKind, record: Ints, state: State) -> None:
+def _told(job: JobRecord, kind: EventKind, record: Sequence[int], state: State) -> None:
     """A figure of a live job changes."""
-    a, b, asked = int(record[c.E_A]), int(record[c.E_B]), int(record[c.E_C])
+    a, b, asked = record[c.E_A], record[c.E_B], record[c.E_C]
     if kind == EventKind.OBSERVED:
         if record[c.E_ATTEMPT] == job.attempt:
             job.units = max(a, job.units)
@@ -260,7 +260,7 @@ def _told(job: JobRecord, kind: EventKind, record: Ints, state: State) -> None:
 
 
 def _or_none(time_us: int) -> int | None:
-    return None if time_us >= c.NEVER else int(time_us)
+    return None if time_us >= c.NEVER else time_us
 
 
 def _end_reason(job: JobRecord, kind: EventKind, a: int) -> Reason:

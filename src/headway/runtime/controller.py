@@ -52,7 +52,7 @@ from headway.runtime.collect import Reporting
 from headway.runtime.drains import Drains
 from headway.runtime.folded import Folded, note_anchors, recover
 from headway.runtime.inbox import OF_NODES, OF_PEOPLE, Cancellation, Change, Entry, Submission, give, refuse
-from headway.runtime.intake import Intake, next_overdue_us, overdue
+from headway.runtime.intake import Intake, overdue
 from headway.runtime.inventory import inventory_events, reach_events
 from headway.runtime.journal import Journal
 from headway.runtime.launch import GRACE_OF_UNKNOWN_US, STRANGE_WAIT_US, found_in, make_launch, owned
@@ -148,7 +148,8 @@ class Controller(Verbs):
                 continue
             wait_s = (due - self.now_us()) / US
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), min(max(wait_s, 0.001), WAIT_S_MAX))
+                async with asyncio.timeout(min(max(wait_s, 0.001), WAIT_S_MAX)):  # `wait_for` would make a task each time
+                    await self._wake.wait()
 
     def _pump_error(self) -> BaseException | None:
         return self._pump.exception() if self._pump is not None and not self._pump.cancelled() else None
@@ -258,7 +259,8 @@ class Controller(Verbs):
     async def changed(self, timeout_s: float) -> None:
         """Wait until something is journalled, the controller stops, or the time is over."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
 
     def _tell(self) -> None:
         self._changed.set()
@@ -273,14 +275,15 @@ class Controller(Verbs):
         now = self.now_us()
         self._record(self.drains.events(self.state, now))
         self._record(self.reporting.due(self.state, now))
-        await self._carry_out(overdue(self.state, now))
+        stops, next_overdue_us = overdue(self.state, now)
+        await self._carry_out(stops)
         await self._settle()
         if not self._waits():
             await self._round(due=self.rounds.due_us())
         return min(
             c.NEVER if self._waits() else self.rounds.due_us(),
             self._reconcile_us,
-            next_overdue_us(self.state),
+            next_overdue_us,
             self.drains.next_us(),
             self.reporting.next_us(now),
         )
@@ -387,6 +390,8 @@ class Controller(Verbs):
         except BaseException:
             refuse(inbox)
             raise
+        if all(isinstance(entry, Submission) for entry in inbox):
+            await asyncio.sleep(0)  # whoever has handed a job in has his answer before a round begins
         if any(isinstance(entry, NodeBack) for entry in inbox):
             await self._look()
 

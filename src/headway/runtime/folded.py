@@ -217,8 +217,8 @@ def pieces(batch: EventBatch) -> Iterator[EventBatch]:
 
 def note_anchors(calendar: Calendar, batch: EventBatch) -> None:
     """Add the anchors of the EPOCH events of a batch to a calendar."""
-    for index, text in batch.texts.items():
-        if batch.records[index, c.E_KIND] == EventKind.EPOCH:
+    for index in np.flatnonzero(batch.records[:, c.E_KIND] == EventKind.EPOCH).tolist():
+        if (text := batch.texts.get(index)) is not None:
             anchor = Anchor.from_text(int(batch.records[index, c.E_T]), text)
             if anchor is not None:
                 calendar.add(anchor)

@@ -16,7 +16,7 @@ from headway.core.events import EventBatch, EventBuffer
 from headway.core.state import State
 from headway.core.units import name_fault
 from headway.engines.base import Ended, EngineEvent, NodeBack, NodeHealth, NodeLost, Record, Started, Usage, ended_event
-from headway.runtime.admit import Names, details, spec_columns, too_large
+from headway.runtime.admit import Names, Room, details, rooms_of, spec_columns, too_large
 from headway.runtime.board import Board
 from headway.runtime.budgets import UNLIMITED, Grants, UrgencyBudgets
 from headway.runtime.drains import SICK, Drains
@@ -73,7 +73,7 @@ class Intake:
         answered: list[tuple[Submission, int, bool]] = []
         fresh: dict[str, tuple[int, str]] = {}
         waiting: Counter[str] = Counter()
-        grants = self.grants()
+        grants, rooms = self.grants(), rooms_of(self.state, self.here)
         number = max(int(self.state.C[c.C_LAST_ID]), self.last_job, 0) + 1
         for entry in submissions:
             try:
@@ -89,7 +89,7 @@ class Intake:
                 user = entry.spec.user
                 permit_room(self.settings, self.state, len(fresh))
                 permit(entry.spec, self.settings, self.identity, self.state, self.names, waiting[user])
-                public_id = self._admit(entry, text, number, now, out, grants)
+                public_id = self._admit(entry, text, number, now, out, grants, rooms)
                 fresh[public_id] = number, text
                 answered.append((entry, number, True))
                 waiting[user] += 1
@@ -99,7 +99,9 @@ class Intake:
                     entry.answer.set_exception(error)
         return answered
 
-    def _admit(self, entry: Submission, text: str, number: int, now: int, out: EventBuffer, grants: Grants) -> str:
+    def _admit(
+        self, entry: Submission, text: str, number: int, now: int, out: EventBuffer, grants: Grants, rooms: Sequence[Room]
+    ) -> str:
         """The columns have the urgency that was granted, the text what was handed in: the same job may be handed in again."""
         spec = entry.spec
         row = spec_columns(spec, self.names, submitted_us=now, fractional_gpus=self.fractional_gpus)
@@ -110,7 +112,7 @@ class Intake:
         self.names.take_news(out, now)
         out.add(now, EventKind.NAMED, number, a=Name.JOB, text=public_id)
         out.add(now, EventKind.SUBMITTED, number, payload=payload, text=text)
-        if why := too_large(spec, row, self.state, self.here):
+        if why := too_large(spec, row, rooms):
             out.add(now, EventKind.REJECTED, number, a=Reason.LARGER_THAN_CLUSTER, text=why)
             return public_id
         grants.spend(spec.user, int(row[c.J_URGENCY]))
@@ -201,28 +203,13 @@ class Intake:
             self.drains.lift(self.state, number, SICK, now, out)
 
 
-def overdue(state: State, now: int) -> EventBatch:
-    """Stop requests for the jobs that have run for as long as they may."""
-    out = EventBuffer(8, 8)
-    for row in _limited_rows(state):
-        if _runs_until_us(state, row) <= now:
-            job, attempt = int(state.J[c.J_ID, row]), int(state.J[c.J_ATTEMPT, row])
-            out.add(now, EventKind.STOP_REQUESTED, job, attempt, a=Reason.TIME_LIMIT)
-    return out.take()
-
-
-def next_overdue_us(state: State) -> int:
-    """When the next running job will have run for as long as it may (µs), or NEVER."""
-    return min((_runs_until_us(state, row) for row in _limited_rows(state)), default=c.NEVER)
-
-
-def _limited_rows(state: State) -> list[int]:
-    """Of the few that run: this is asked at every step, however many wait."""
-    running = np.flatnonzero(state.J[c.J_PHASE, : state.C[c.C_ROWS]] == Phase.RUNNING)
-    limited: list[int] = running[state.J[c.J_TIME_LIMIT, running] < c.NEVER].tolist()
-    return limited
-
-
-def _runs_until_us(state: State, row: int) -> int:
+def overdue(state: State, now: int) -> tuple[EventBatch, int]:
+    """Stop requests for the jobs that have run for as long as they may, and when the next one will have (µs), or NEVER."""
     J = state.J
-    return int(J[c.J_STARTED_AT, row] + J[c.J_TIME_LIMIT, row] - J[c.J_RUN, row])
+    running = np.flatnonzero(J[c.J_PHASE, : state.C[c.C_ROWS]] == Phase.RUNNING)
+    limited = running[J[c.J_TIME_LIMIT, running] < c.NEVER]
+    until = J[c.J_STARTED_AT, limited] + J[c.J_TIME_LIMIT, limited] - J[c.J_RUN, limited]
+    out = EventBuffer(8, 8)
+    for row in limited[until <= now].tolist():
+        out.add(now, EventKind.STOP_REQUESTED, int(J[c.J_ID, row]), int(J[c.J_ATTEMPT, row]), a=Reason.TIME_LIMIT)
+    return out.take(), int(until[until > now].min(initial=c.NEVER))

@@ -29,7 +29,6 @@ from headway.runtime.journal_cut import copy_sound, set_aside
 from headway.runtime.journal_db import Database, Where, archives, lease, reason, segments, snapshots
 from headway.runtime.lease import FencedError, Holder, Lease
 
-_INSERT = segments.insert()
 ROWS = 512
 """Segments that are fetched at once."""
 ARCHIVE_SEGMENTS = 4096
@@ -264,12 +263,9 @@ class Journal:
             raise JournalError(self._broken)
         row = {"seq": self._next, "schema": SCHEMA, "events": len(batch), "body": encode(batch), "epoch": self.epoch}
         try:
-            with self.database.writing(self._db).begin():
-                leases.beat(self._db, self.epoch)
-                self._db.execute(_INSERT, row)
-        except FencedError as error:
-            self.lost = str(error)
-            raise
+            if not self.database.append(self._db, row):
+                self.lost = leases.fenced_text(self.lease(), self.epoch)
+                raise FencedError(self.lost)
         except SQLAlchemyError as error:
             self._broken = f"the journal {self.label} can't be written: {reason(error)}"
             raise JournalError(self._broken) from None

@@ -11,8 +11,8 @@ import errno
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,8 @@ class Database:
         self.label = str(where) if isinstance(where, Path) else where.render_as_string(hide_password=True)
         self.is_file = isinstance(where, Path)
         self.engine = self._open()
+        made = (sa.text("UPDATE lease SET beat = beat + 1 WHERE epoch = :epoch"), segments.insert())
+        self._beat, self._insert = (str(each.compile(dialect=self.engine.dialect)) for each in made)
 
     def _open(self) -> Engine:
         engine = None
@@ -187,6 +189,35 @@ class Database:
         """The connection, for a transaction that writes."""
         return db.execution_options(headway_reads=False)
 
+    def append(self, db: Connection, row: Mapping[str, Any]) -> bool:
+        """Insert a segment and count the lease of its epoch up, in one transaction; it is on the disk then. False: the lease is
+        that of another epoch, and nothing has been written.
+
+        This is done over the driver itself: SQLAlchemy takes six times as long over it as the database.
+
+        Raises:
+            SQLAlchemyError: what the driver says.
+        """
+        driver = db.connection.dbapi_connection
+        assert driver is not None
+        try:
+            with closing(driver.cursor()) as cursor:
+                if self.is_file:
+                    cursor.execute("BEGIN IMMEDIATE")
+                cursor.execute(self._beat, {"epoch": row["epoch"]})
+                if held := cursor.rowcount == 1:
+                    cursor.execute(self._insert, row)
+                    driver.commit()
+                else:
+                    driver.rollback()
+                return held
+        except BaseException as error:
+            with suppress(Exception):
+                driver.rollback()
+            if isinstance(error, Exception):
+                raise SQLAlchemyError(reason(error)) from error
+            raise
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -211,7 +242,7 @@ def _sqlite(path: Path, writes: bool) -> Engine:
             f"file:{quoted}?mode={mode}", uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
 
-    engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=sa.NullPool)
+    engine = sa.create_engine("sqlite+pysqlite://", creator=connect, poolclass=sa.NullPool, paramstyle="named")
 
     @sa.event.listens_for(engine, "connect")
     def settings(connection: Any, _: Any) -> None:

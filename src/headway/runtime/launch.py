@@ -29,9 +29,12 @@ KILLED = "killed at the end of its grace: what it had not saved by then is lost;
 """What the owner of a job reads that was told to stop and had to be killed."""
 
 
+_TEXT = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
 def spec_text(spec: JobSpec) -> str:
     """A job as the text of its SUBMITTED event: equal for equal jobs."""
-    return json.dumps(to_json(spec, compact=True), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return _TEXT.encode(to_json(spec, compact=True))
 
 
 def spec_of(state: State, job: int) -> JobSpec:

@@ -136,17 +136,13 @@ def take(db: Connection, seen: Lease, holder: Holder) -> int | None:
     return seen.epoch + 1 if db.execute(lease.update().where(same).values(values)).rowcount == 1 else None
 
 
-_BEAT = lease.update().where(lease.c.epoch == sa.bindparam("held")).values(beat=lease.c.beat + 1)
-"""Made once: every write of the journal executes it."""
-
-
 def beat(db: Connection, epoch: int) -> None:
     """Say that the holder of this epoch lives.
 
     Raises:
         FencedError: it is the holder no more.
     """
-    if db.execute(_BEAT, {"held": epoch}).rowcount != 1:
+    if db.execute(lease.update().where(lease.c.epoch == epoch).values(beat=lease.c.beat + 1)).rowcount != 1:
         raise FencedError(fenced_text(look(db), epoch))
 
 

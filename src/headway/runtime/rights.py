@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from headway.core import columns as c
@@ -45,7 +46,7 @@ def permit(spec: JobSpec, settings: Settings, identity: Identity, state: State, 
         UserError: why not.
     """
     user = settings.user(spec.user)
-    permit_queue(spec, settings)
+    _permit_queue(spec, settings, user.queues)
     gpus = _gpus(spec)
     if user.gpus_max is not None and gpus > user.gpus_max:
         raise UserError(f"{shown(spec.user)} may use at most {user.gpus_max} GPUs in one job, got {gpus}", key="resources.gpu")
@@ -59,7 +60,10 @@ def permit(spec: JobSpec, settings: Settings, identity: Identity, state: State, 
 
 def permit_queue(spec: JobSpec, settings: Settings) -> None:
     """Refuse a queue that there is not, or that is not for the job's user (`UserError`)."""
-    own = settings.user(spec.user).queues
+    _permit_queue(spec, settings, settings.user(spec.user).queues)
+
+
+def _permit_queue(spec: JobSpec, settings: Settings, own: Sequence[str] | None) -> None:
     if settings.queues:
         known = {*settings.queues, DEFAULT_QUEUE}
         if spec.queue not in known:

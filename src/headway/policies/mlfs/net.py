@@ -1,8 +1,8 @@
 """MLF-RL's network where it decides: NumPy and Numba alone, from plain arrays. `learn.nets` is its twin for training.
 
-A head scores rows of features one by one, so that it does not matter how many jobs or nodes there are:
-`score(x) = skip·x + w3·relu(W2ᵀ·relu(W1ᵀ·x + b1) + b2) + b3`, in float32. Sums run in the order of the columns, so that a score is
-the same on every machine.
+A head scores rows of features one by one, so that it does not matter how many jobs or nodes there are: `score(x) = skip·x +
+w3·relu(W2ᵀ·relu(W1ᵀ·x + b1) + b2) + b3`, in float32. Sums run in the order of the columns, so that a score is the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PARTS = ("w1", "b1", "w2", "b2", "w3", "b3", "skip")
 
 @kernel
 def score_rows(
-    n: int, X: Singles, w1: Singles, b1: Singles, w2: Singles, b2: Singles, w3: Singles, b3: Singles, skip: Singles, hidden: Singles,
-    out: Singles,
+    n: int, X: Singles, w1: Singles, b1: Singles, w2: Singles, b2: Singles, w3: Singles, b3: Singles, skip: Singles,
+    hidden: Singles, out: Singles,
 ) -> None:  # fmt: skip
     """Score the first `n` rows of `X` (rows × columns). `hidden`: scratch, 2 × the wider layer."""
     columns, first, second = X.shape[1], b1.shape[0], b2.shape[0]
@@ -66,7 +66,7 @@ class Head:
     b3: Singles
     skip: Singles
 
-    def arrays(self) -> tuple[Singles, ...]:
+    def arrays(self) -> tuple[Singles, Singles, Singles, Singles, Singles, Singles, Singles]:
         """In the order in which kernels take them."""
         return self.w1, self.b1, self.w2, self.b2, self.w3, self.b3, self.skip
 
@@ -115,8 +115,8 @@ class Net:
 
     @staticmethod
     def plain(seed: int | None = None) -> Net:
-        """A network to begin with: jobs by the logarithm of (time left × √GPUs), those with a place a little ahead; nodes as the pass
-        chose them; nobody moves. With a seed the hidden layers are small random numbers, without one they are 0."""
+        """A network to begin with: jobs by the logarithm of (time left × √GPUs), those with a place a little ahead; nodes as the
+        pass chose them; nobody moves. With a seed the hidden layers are small random numbers, without one they are 0."""
         random = np.random.default_rng(0 if seed is None else seed)
         arrays: dict[str, Singles] = {}
         for head in HEADS:

@@ -20,7 +20,8 @@ OVERLOAD_FRAC = 0.9
 
 @kernel
 def fill_rank(
-    rows: Ints, n: int, now: int, J: Table, E: Floats, kinds: Ints, ML: Floats, CP: Floats, top: Floats, of_all: Singles, X: Singles
+    rows: Ints, n: int, now: int, J: Table, E: Floats, kinds: Ints, ML: Floats, CP: Floats, top: Floats, of_all: Singles,
+    X: Singles,
 ) -> None:  # fmt: skip
     """The columns RANK of `n` jobs. `of_all`: the columns GLOBAL."""
     ml_most, cp_most = 1e-12, 1e-12

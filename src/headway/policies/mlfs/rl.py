@@ -1,11 +1,12 @@
 """`mlf-rl` (Wang, Liu, Shen, CoNEXT 2020, §3.4): a network decides what MLF-H decided while it learnt from it.
 
-What the paper says: the state is that of all tasks and servers, the action a whole schedule, the reward Eq. 7; MLF-H schedules until
-the model is well trained. Layers and encoding are not given. What we read into it: a round is a row of choices over a set of
-candidates that may have any size, each a masked softmax when it learns and the best when it is used (`specs` of the paper leave
-it open): who of the placed and waiting jobs has places (the *rank* head; the preemptive pass of `place.ranked` carries an order of
-jobs out), which node each task of a starting job gets (*server*), and which tasks leave overloaded nodes (*move*). Where the network
-knows nothing, beyond the range of what it was trained on, or where a score is no number, its teacher decides the round.
+What the paper says: the state is that of all tasks and servers, the action a whole schedule, the reward Eq. 7; MLF-H schedules
+until the model is well trained. Layers and encoding are not given. What we read into it: a round is a row of choices over a set
+of candidates that may have any size, each a masked softmax when it learns and the best when it is used (`specs` of the paper
+leave it open): who of the placed and waiting jobs has places (the *rank* head; the preemptive pass of `place.ranked` carries an
+order of jobs out), which node each task of a starting job gets (*server*), and which tasks leave overloaded nodes (*move*).
+Where the network knows nothing, beyond the range of what it was trained on, or where a score is no number, its teacher decides
+the round.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Floats, Ints
+from headway.core.columns import Op
 from headway.core.explain import Explanation, Term
 from headway.core.plan import Draft, Plan
 from headway.core.policy import Policy, PolicyFault
 from headway.core.view import ClusterView
 from headway.features.table import MOVE, RANK, SERVER, Singles
-from headway.place.gang import Kernel
 from headway.place.quotas import has_quotas
 from headway.policies.classic import place_by_rank
 from headway.policies.explain import by_keys, row_of
@@ -55,8 +56,9 @@ SCORE_MAX = KEY_MAX // 2 // STEPS
 """Scores lie within ± this."""
 CHOICES_MAX = 256
 """Choices of nodes of one round that are told to who trains."""
-BEYOND_FRAC, MARGIN = 0.02, 0.25
-"""A round goes to the teacher when more than this share of its numbers lies outside of the trained range, widened by this part."""
+BEYOND_FRAC, MARGIN = 0.05, 0.25
+"""A round goes to the teacher when more than this share of its numbers lies outside of the trained range, which is widened by
+this part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class MlfRl:
     name = "mlf-rl"
 
     def __init__(
-        self, params: MlfRlParams, net: Net, teacher: Policy, ranges: Mapping[str, Floats] | None = None, *,
+        self, params: MlfRlParams, net: Net, teacher: Policy, ranges: Mapping[str, Singles] | None = None, *,
         explore: Explore | None = None, name: str = "mlf-rl", masked: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         """`ranges`: by head the least and the greatest of each column (columns × 2) that training has seen. `masked`: columns
@@ -126,7 +128,7 @@ class MlfRl:
             score = score + self.explore.noise(st.J[c.J_ID, at.rows[:n]], view.now_us)
         return self.carried_out(view, at, n, score, USE, self.explore.took if self.explore is not None else None)
 
-    def scored(self, view: ClusterView) -> tuple[Watched, int, Floats]:
+    def scored(self, view: ClusterView) -> tuple[Look, int, Floats]:
         """The candidates and their rank scores.
 
         Raises:
@@ -149,7 +151,7 @@ class MlfRl:
         return at, n, score
 
     def carried_out(
-        self, view: ClusterView, at: Watched, n: int, score: Floats, mode: int, took: Callable[[Decision], None] | None
+        self, view: ClusterView, at: Look, n: int, score: Floats, mode: int, took: Callable[[Decision], None] | None
     ) -> Plan:
         """The plan that follows from rank scores."""
         st, s = view.state, view.state.scratch
@@ -159,7 +161,7 @@ class MlfRl:
         here, there = keys[placed], keys[~placed]
         s.keys_placed[: len(here)], s.keys_waiting[: len(there)] = here, there
         sharing = self.params.sharing
-        draft = place_by_rank(view, len(here), len(there), int(Kernel.CONSOLIDATED), sharing=sharing)
+        draft = place_by_rank(view, len(here), len(there), self.params.kernel, sharing=sharing)
         if took is not None:
             took(rank_decision(view, draft, at, n, score))
         self.choose_nodes(view, draft, at, mode, took)
@@ -167,12 +169,10 @@ class MlfRl:
             draft.wake_at_us(view.now_us)
         return draft.plan()
 
-    def choose_nodes(
-        self, view: ClusterView, draft: Draft, at: Watched, mode: int, took: Callable[[Decision], None] | None
-    ) -> None:
+    def choose_nodes(self, view: ClusterView, draft: Draft, at: Look, mode: int, took: Callable[[Decision], None] | None) -> None:
         """The server and move heads, on the draft of the pass."""
         st, s, q = view.state, draft.scratch, self.params
-        starts = bool((s.O[: s.M[0], c.O_OP] == c.Op.PLACE).any())
+        starts = bool((s.O[: s.M[0], c.O_OP] == Op.PLACE).any())
         moves = q.migration and q.sharing and bool(st.C[c.C_RUNNING]) and not has_quotas(st.Q)
         if not starts and not moves:
             return
@@ -191,16 +191,16 @@ class MlfRl:
         book.count[0] = 0
         server, move = self.net.server.arrays(), self.net.move.arrays()
         refine(
-            q.sharing, D, scale, self.limits, st.J, st.T, st.N, st.G, st.B, st.C, A, AB, U, K, L, nexts, touched, F, S, at.P, fate,
-            order, places, olds, at.near, at.masks, at.fars, at.X_server, *server, at.hidden, at.got, at.of_all, book.server,
-            book.kinds, book.count, s.O, s.OT, s.M,
+            q.sharing, D, scale, self.limits, st.J, st.T, st.N, st.G, st.B, st.C, A, AB, U, K, L, nexts, touched, F, S, at.P,
+            fate, order, places, olds, at.near, at.masks, at.fars, at.X_server, *server, at.hidden, at.got, at.of_all,
+            book.server, book.kinds, book.count, s.O, s.OT, s.M,
         )  # fmt: skip
         tell(book, book.server, SERVER, view.now_us, took)
         if not moves:
             return
         leave = move_out(
-            view.now_us, q.sharing, D, scale, self.limits, st.J, st.T, st.N, st.G, st.C, A, AB, U, K, L, nexts, touched, at.P, fate,
-            pool, at.X_move, *move, at.hidden, at.got, at.fars, at.of_all, book.move, book.kinds, book.count, leaving,
+            view.now_us, q.sharing, D, scale, self.limits, st.J, st.T, st.N, st.G, st.C, A, AB, U, K, L, nexts, touched, at.P,
+            fate, pool, at.X_move, *move, at.hidden, at.got, at.fars, at.of_all, book.move, book.kinds, book.count, leaving,
         )  # fmt: skip
         tell(book, book.move, MOVE, view.now_us, took)
         if leave:
@@ -235,7 +235,7 @@ def most_of(head: Head, x: Singles, most: int = 6) -> list[Term]:
     return [Term(RANK[i], float(gain[i]), "", f"what it adds to the score, at {x[i]:.2f}") for i in best]
 
 
-def bounds_of(ranges: Floats | None) -> tuple[Singles, Singles]:
+def bounds_of(ranges: Singles | None) -> tuple[Singles, Singles]:
     """The least and the greatest value of each column of RANK for which the network is believed."""
     if ranges is None:
         return np.full(len(RANK), -np.inf, np.float32), np.full(len(RANK), np.inf, np.float32)
@@ -258,8 +258,8 @@ def rank_decision(view: ClusterView, draft: Draft, at: Watched, n: int, score: F
     O = s.O[: s.M[0]]
     index = np.full(view.state.J.shape[1], -1, np.int64)
     index[at.rows[:n]] = np.arange(n)
-    holds[index[O[O[:, c.O_OP] == c.Op.PLACE, c.O_ROW]]] = True
-    holds[index[O[O[:, c.O_OP] == c.Op.RELEASE, c.O_ROW]]] = False
+    holds[index[O[O[:, c.O_OP] == Op.PLACE, c.O_ROW]]] = True
+    holds[index[O[O[:, c.O_OP] == Op.RELEASE, c.O_ROW]]] = False
     order = np.argsort(-score, kind="stable")
     return Decision("rank", view.now_us, at.X[:n].copy(), order[holds[order]])
 

@@ -277,8 +277,8 @@ def take_plan(
 
 @inner
 def seat(
-    sign: int, o: int, t: int, room: int, T: Table, N: Table, C: Ints, A: Table, AB: Table, U: Table, K: Table, L: Table, F: Floats,
-    S: Table, OT: Table,
+    sign: int, o: int, t: int, room: int, T: Table, N: Table, C: Ints, A: Table, AB: Table, U: Table, K: Table, L: Table,
+    F: Floats, S: Table, OT: Table,
 ) -> None:  # fmt: skip
     """Take the place `OT[o]` for a task that starts, or give it back."""
     load(sign, OT[o, 0], OT[o, 1], T[c.T_GPU, t], T[c.T_CPU, t], T[c.T_MEM, t], T[c.T_NET, t], N, U, L)
@@ -409,8 +409,8 @@ def move_out(
 
 @kernel
 def move_row(
-    i: int, stays: bool, nearest: bool, hot: bool, now: int, node: int, t: int, far: float, J: Table, T: Table, N: Table, P: Floats,
-    of_all: Singles, X: Singles,
+    i: int, stays: bool, nearest: bool, hot: bool, now: int, node: int, t: int, far: float, J: Table, T: Table, N: Table,
+    P: Floats, of_all: Singles, X: Singles,
 ) -> None:  # fmt: skip
     """The columns MOVE of a task that may leave, or of staying as all are, in row `i` of `X`."""
     for k in range(13):
@@ -456,8 +456,8 @@ def rehouse(
                 continue
             k = t - first
             node, mask = choose_host(
-                row, t, -1, 0, T[c.T_NODE, t], True, T[c.T_USE_NET, t], sharing, D, scale, H[H_FRAC], J, T, N, G, C, A, U, K, L, F,
-                S, touched, nodes, near, masks, fars, X, w1, b1, w2, b2, w3, b3, skip, hidden, got, of_all, RX, RI, RN,
+                row, t, -1, 0, T[c.T_NODE, t], True, T[c.T_USE_NET, t], sharing, D, scale, H[H_FRAC], J, T, N, G, C, A, U, K, L,
+                F, S, touched, nodes, near, masks, fars, X, w1, b1, w2, b2, w3, b3, skip, hidden, got, of_all, RX, RI, RN,
             )  # fmt: skip
             if node < 0 or popcount(mask) != popcount(T[c.T_MASK, t]):
                 node, mask = T[c.T_NODE, t], T[c.T_MASK, t]

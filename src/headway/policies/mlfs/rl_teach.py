@@ -10,6 +10,7 @@ import numpy as np
 
 from headway.core import columns as c
 from headway.core.arrays import Floats
+from headway.core.columns import Op
 from headway.core.plan import Plan
 from headway.core.view import ClusterView
 from headway.policies.mlfs import priority as p
@@ -32,8 +33,9 @@ def mlf_rl(net: Net, *, sharing: bool = True, explore: Explore | None = None, ma
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Decides as MLF-H does, and tells each round in MLF-RL's terms: the rank decision with the utilities of the candidates (greater
-    first, equal: a tie), and the node and the task that MLF-H would have taken wherever the heads are asked (no utilities)."""
+    """Decides as MLF-H does, and tells each round in MLF-RL's terms: the rank decision with the utilities of the candidates
+    (greater first, equal: a tie), and the node and the task that MLF-H would have taken wherever the heads are asked (no
+    utilities)."""
 
     teacher: MlfH
     took: Told
@@ -57,7 +59,7 @@ class Watch:
         X = at.X[:n].copy()
         O = plan.overrides
         holds = st.J[c.J_PLACED, at.rows[:n]] == 1
-        holds[np.isin(at.rows[:n], O[O[:, c.O_OP] == c.Op.PLACE, c.O_ROW])] = True
+        holds[np.isin(at.rows[:n], O[O[:, c.O_OP] == Op.PLACE, c.O_ROW])] = True
         order = np.argsort(-utility, kind="stable")
         self.took(Decision("rank", view.now_us, X, order[holds[order]]), utility)
 
