@@ -248,6 +248,14 @@ def test_it_is_made_by_its_name() -> None:
     env.reset(seed=0)
 
 
+def test_gymnasium_registers_it_when_it_loads_its_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point named `headway` runs within that namespace."""
+    monkeypatch.delitem(gym.registry, ID)
+    with gym.envs.registration.namespace("headway"):
+        register()
+    assert gym.registry[ID].entry_point == "headway.sim.env:ClusterEnv" and gym.spec(ID).name == "Cluster"
+
+
 def test_two_processes_play_two_workloads() -> None:
     vector = make_vector(2, workload="poisson:jobs=5,load=1,cluster=1x2", cluster="1x2", rows=8, queue=4)
     try:
