@@ -67,7 +67,7 @@ def test_ranges_of_a_person() -> None:
         ("mlf-h", "dag_mode=mean|medain", "expected one of"),
         ("mlf-h:alpha=1", "alpha=0..1", "set by the policy itself"),
         ("tiresias", "queues=2..3.5", "whole numbers"),
-        ("srtf:placement=topology,sharing=true", "", "has nothing to tune"),
+        ("srtf:placement=topology,sharing=true,gpus=0", "", "has nothing to tune"),
         ("srtff", "", "did you mean"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -247,6 +248,14 @@ def test_it_is_made_by_its_name() -> None:
     env.reset(seed=0)
 
 
+def test_gymnasium_registers_it_when_it_loads_its_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point named `headway` runs within that namespace."""
+    monkeypatch.delitem(gym.registry, ID)
+    with gym.envs.registration.namespace("headway"):
+        register()
+    assert gym.registry[ID].entry_point == "headway.sim.env:ClusterEnv" and gym.spec(ID).name == "Cluster"
+
+
 def test_two_processes_play_two_workloads() -> None:
     vector = make_vector(2, workload="poisson:jobs=5,load=1,cluster=1x2", cluster="1x2", rows=8, queue=4)
     try:
@@ -262,6 +271,13 @@ def test_two_processes_play_two_workloads() -> None:
         assert done.all()
     finally:
         vector.close()
+
+
+def test_the_example_of_the_docs_prints_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "environment.md").read_text("utf-8")
+    code, said = (page.partition(f"```{name}\n")[2].partition("```")[0] for name in ("python", "text"))
+    exec(compile(code, "docs/environment.md", "exec"), {})
+    assert capsys.readouterr().out == said
 
 
 def test_the_number_of_processes_is_checked() -> None:

@@ -54,8 +54,8 @@ def test_a_liar_lies_about_what_it_has_saved_too() -> None:
 
 
 def test_a_liar_tells_a_higher_accuracy_and_its_true_loss() -> None:
-    """Accuracy after k of 10 units is 0.8 − 0.6 · (1 + 3k)^−1.2, and the loss 3 · (0.85 − that): told is 1.4 times the accuracy, at
-    most 1."""
+    """Accuracy after k of 10 units is 0.8 − 0.6 · (1 + 3k)^−1.2, and the loss 3 · (0.85 − that): told is 1.4 times the accuracy,
+    at most 1."""
     table = np.zeros((y.TRUTH_COLUMNS, 1), np.int64)
     for column, value in {
         y.Y_CURVE: Curve.POWER, y.Y_UNITS: 10, y.Y_START: 200_000, y.Y_PLATEAU: 800_000, y.Y_K: 10**6, y.Y_M: 10**6,
@@ -80,9 +80,7 @@ def test_a_share_of_the_jobs_lies_and_a_larger_share_holds_the_smaller() -> None
     assert np.all(jobs.truth[y.Y_BOAST] == 0), "the workload itself stays as it is"
 
 
-@pytest.mark.parametrize(
-    ("frac", "factor"), [(-0.1, 2), (1.1, 2), (float("nan"), 2), (0.5, 0.5), (0.5, 101), (0.5, float("nan"))]
-)
+@pytest.mark.parametrize(("frac", "factor"), [(-0.1, 2), (1.1, 2), (float("nan"), 2), (0.5, 0.5), (0.5, 101)])
 def test_shares_and_factors_that_are_none(frac: float, factor: float) -> None:
     with pytest.raises(UserError, match="liars: expected a"):
         workload([job("a")]).with_liars(frac, factor)
@@ -108,8 +106,8 @@ def test_scales_that_are_none(scale: float) -> None:
 
 
 def test_half_the_estimate_makes_a_job_stay_that_ran_over_it() -> None:
-    """`a` has 100 s and says so; `b` comes at 60 with 30 s. By true estimates `b` (30) goes before `a` (40 left). By halves `a` has
-    nothing left at 50, so it is not stopped for `b` (15)."""
+    """`a` has 100 s and says so; `b` comes at 60 with 30 s. By true estimates `b` (30) goes before `a` (40 left). By halves `a`
+    has nothing left at 50, so it is not stopped for `b` (15)."""
     jobs = workload([job("a", 1, 100), job("b", 1, 30, 60)])
     assert len(told(jobs, EventKind.STOPPED)) == 1
     assert told(jobs.with_estimates_scaled(0.5), EventKind.STOPPED) == []
@@ -138,7 +136,8 @@ def test_what_is_asked_for_is_in_the_workload() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"estimate_scale": "x"}, 'estimate-scale: expected a number, got "x"'), ({"estimate_scale": "nan"}, "estimate-scale: expected"),
+        ({"estimate_scale": "x"}, 'estimate-scale: expected a number, got "x"'),
+        ({"estimate_scale": "nan"}, "estimate-scale: expected a number"),
         ({"estimate_scale": "0"}, "estimate-scale: expected a number from"), ({"liars": ""}, "liars: expected a number"),
         ({"liars": "0.5:"}, "liars: expected a number"), ({"liars": "2"}, "liars: expected a share from 0 to 1"),
         ({"liars": "0.5:0"}, "liars: expected a factor from 1 to 100"),

@@ -2,8 +2,8 @@
 
 One step is one pick of the rank stage of MLF-RL (`policies.mlfs.rl`): who of this round's candidates is next to hold places, or
 *stay*, which ends the round and leaves all others where they are. The order that has been picked goes through the preemptive
-pass, as under `srtf`, and time goes on to the next round in which somebody waits. The reward of the step that ends a round is Eq. 7 of
-the time until then (`metrics.reward`); of any other, 0.
+pass, as under `srtf`, and time goes on to the next round in which somebody waits. The reward of the step that ends a round is
+Eq. 7 of the time until then (`metrics.reward`); of any other, 0.
 
 It needs Gymnasium (`pip install 'headway[learn]'`). The simulation itself is `sim.episode`, which does not.
 """
