@@ -70,7 +70,8 @@ def register(app: typer.Typer, progress_bar: ProgressBar) -> None:
             kind=kind.strip(), out=out, workloads=tuple(workload or ()), cluster=cluster, policies=tuple(policy or ()),
             teacher=teacher, phases=phases, seeds=seeds, held_out=held_out, seed=seed, minutes=minutes, iterations=iterations,
             objective=objective, betas=betas, raw=raw, start=start, journal=journal, scope=scope, sigma=sigma, rate=rate,
-            pairs=pairs, rollouts=rollouts, judge_every=judge_every, workers=workers, datasets=Path(datasets) if datasets else None,
+            pairs=pairs, rollouts=rollouts, judge_every=judge_every, workers=workers,
+            datasets=Path(datasets) if datasets else None,
         )  # fmt: skip
         ready = use_case.prepare(request)
         with progress_bar() as bar:
