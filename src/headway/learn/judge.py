@@ -57,10 +57,10 @@ def verdict(ground: Ground, played: Sequence[Played], bases: Sequence[Played]) -
     pairs = list(zip(played, bases, strict=True))
     fitness = [spec.fitness(mine, base) for mine, base in pairs]
     score = math.fsum(fitness) / len(fitness) if all(map(math.isfinite, fitness)) else -math.inf
-    rewards = tuple(spec.reward_of(mine) for mine in played)
+    rewards = tuple(spec.whole_reward(mine) for mine in played)
     gains = {name: mean_known([figure_gain(name, m.figures, b.figures) for m, b in pairs]) for name in SHOWN}
     known = tuple(reward if math.isfinite(reward) else 0.0 for reward in rewards)
-    return Verdict(score, _mean(rewards), _mean([spec.reward_of(base) for base in bases]), known, gains)
+    return Verdict(score, _mean(rewards), _mean([spec.whole_reward(base) for base in bases]), known, gains)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from headway.features.table import ML_COLUMNS, MOVE, RANK, SERVER
 from headway.learn.rollout import Played, Setting
 from headway.metrics.compare import HIGHER_IS_BETTER
-from headway.metrics.reward import BETAS, reward
+from headway.metrics.reward import BETAS, reward, terms
 
 Json = dict[str, Any]
 REWARD = "reward"
 """The objective of Eq. 7; the others are figures."""
 JCT_ALONE = (1.0, 0.0, 0.0, 0.0, 0.0)
+WHOLE = ("avg_jct_s", "deadline_ratio", "accuracy_ratio", "avg_accuracy", "cross_node_bytes")
 PHASES = ("imitate", "reinforce", "ppo", "pgpe")
 
 
@@ -82,6 +83,20 @@ class TrainSpec:
     def reward_of(self, played: Played) -> float:
         """The mean reward of an episode's rounds; NaN of none, and where jobs waited for ever."""
         return float(reward(played.goals, self.weights).mean()) if len(played.goals) else math.nan
+
+    def whole_reward(self, played: Played) -> float:
+        """The reward of an episode as one window (Eq. 7): what becomes of its jobs, each counted once. NaN where jobs waited for
+        ever. The mean over rounds counts an hour in which only the longest jobs end as much as one in which all others do.
+        """
+        of = played.figures
+        if of is None or not of.get("makespan_s"):
+            return math.nan
+        told = {name: math.nan if (value := of.get(name)) is None else value for name in WHOLE}
+        goals = terms(
+            [told["avg_jct_s"]], [told["deadline_ratio"]], [told["accuracy_ratio"]], [told["avg_accuracy"]],
+            told["cross_node_bytes"], window_s=float(of["makespan_s"] or 1.0),
+        )  # fmt: skip
+        return float(reward(goals, self.weights))
 
     def _reward_gain(self, played: Played, base: Played) -> float:
         mine, theirs = self.reward_of(played), self.reward_of(base)
