@@ -88,10 +88,10 @@ def warm_fits() -> None:
 
 
 def waiting_state() -> State:
-    """A state in whose counters a job waits, so that policies call their kernels."""
+    """A state in whose counters a job waits and another runs, so that policies call their kernels."""
     state = State()
     state._resize_cluster(1, 4, 1, np.array([4, 1000], np.int64))
-    state.C[c.C_WAITING] = 1
+    state.C[c.C_WAITING] = state.C[c.C_RUNNING] = 1
     return state
 
 

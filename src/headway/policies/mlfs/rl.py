@@ -190,20 +190,20 @@ class MlfRl:
         book = at.book if took is not None else at.no_book
         book.count[0] = 0
         server, move = self.net.server.arrays(), self.net.move.arrays()
-        refine(
+        over = refine(
             q.sharing, D, scale, self.limits, st.J, st.T, st.N, st.G, st.B, st.C, A, AB, U, K, L, nexts, touched, F, S, at.P,
             fate, order, places, olds, at.near, at.masks, at.fars, at.X_server, *server, at.hidden, at.got, at.of_all,
             book.server, book.kinds, book.count, s.O, s.OT, s.M,
         )  # fmt: skip
         tell(book, book.server, SERVER, view.now_us, took)
-        if not moves:
+        if not moves or (over == 0 and rows):
             return
         leave = move_out(
             view.now_us, q.sharing, D, scale, self.limits, st.J, st.T, st.N, st.G, st.C, A, AB, U, K, L, nexts, touched, at.P,
             fate, pool, at.X_move, *move, at.hidden, at.got, at.fars, at.of_all, book.move, book.kinds, book.count, leaving,
         )  # fmt: skip
         tell(book, book.move, MOVE, view.now_us, took)
-        if leave:
+        if leave or not rows:
             rehouse(
                 q.sharing, D, scale, self.limits, st.J, st.T, st.N, st.G, st.C, A, AB, U, K, L, touched, F, S, at.P, fate, order,
                 places, leaving, at.near, at.masks, at.fars, at.X_server, *server, at.hidden, at.got, at.of_all, book.server,
