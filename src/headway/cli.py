@@ -75,6 +75,12 @@ def simulate(
         str | None,
         typer.Option(help="Interval of checkpoints (0: none). [default: the workload's, or 0]", metavar="TIME"),
     ] = None,
+    estimate_scale: Annotated[
+        str | None, typer.Option(help="Multiply the users' estimates by this; oracles are not misled.", metavar="X")
+    ] = None,
+    liars: Annotated[
+        str | None, typer.Option(help="This share of the jobs reports twice (or F times) its progress.", metavar="FRAC[:F]")
+    ] = None,
     no_skip: Annotated[bool, typer.Option("--no-skip", help="Hold every round, also where nothing can have changed.")] = False,
     journal: Annotated[Path | None, typer.Option(help="Write the run's journal to this file.", metavar="FILE")] = None,
     as_json: AsJson = False,
@@ -95,6 +101,8 @@ def simulate(
         save_cost=save_cost,
         restart_cost=restart_cost,
         checkpoint_every=checkpoint_every,
+        estimate_scale=estimate_scale,
+        liars=liars,
         skip=not no_skip,
         journal=journal,
         datasets=Path(datasets) if datasets else None,

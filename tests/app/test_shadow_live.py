@@ -12,6 +12,7 @@ import pytest
 from tests.runtime.fake import US, World, job
 
 from headway.app import shadow_live
+from headway.app.operate import Given
 from headway.app.shadow_live import Comparer, Skip, keep_compared
 from headway.app.shadow_report import difference, shadow_report
 from headway.app.why_live import why_live
@@ -28,9 +29,10 @@ from headway.policies.registry import choose, make_policy
 from headway.policies.taught import Taught
 from headway.runtime.controller import Controller
 from headway.runtime.guard import standing
+from headway.runtime.home import Home
 from headway.runtime.journal import Journal
 from headway.runtime.rounds import Inline, Pace
-from headway.runtime.settings import Settings
+from headway.runtime.settings import Settings, parse_settings, parse_shadows
 from headway.runtime.shadows import Shadows
 from headway.testing.live_process import MemoryJournal
 from headway.testing.machine import Machine
@@ -238,7 +240,8 @@ async def test_a_policy_that_does_worse_loses_its_place_and_gets_it_back(tmp_pat
     await world.look()
     assert world.who is InCharge.POLICY
     await world.to(2000 * US)
-    assert [launch.job for launch in world.engine.launches] == [1, 3, 4, 2], "the shortest first again"
+    order = [launch.job for launch in world.engine.launches]
+    assert order == [1, 3, 4, 1, 2], "the shortest first again, before the one that runs"
     said = world.said(EventKind.GUARDED)
     assert [(record[c.E_A], record[c.E_ATTEMPT]) for record, _ in said] == [(1, 0), (1, 0), (1, 1), (0, 2)]
     assert "over 5% better, so fifo decides" in said[0][1] and said[3][1].endswith("moody decides again")
@@ -411,7 +414,54 @@ def test_a_comparison_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_oracles_are_no_shadows() -> None:
     with pytest.raises(UserError, match="for simulation only"):
-        from headway.runtime.settings import parse_shadows
-
         parse_shadows(["oracle-srtf"])
     assert choose("srtf").spec == "srtf"
+
+
+# -- what people see, and say ---------------------------------------------------------------------------------------
+async def test_who_decides_is_told_over_the_api(tmp_path: Path) -> None:
+    from headway.api.jobviews import deciding_json
+
+    moody = Moody()
+    world = GuardedWorld(tmp_path / "journal.db", Taught(moody, make_policy("fifo")))
+    await world.start()
+    moody.idle = True
+    await crowd(world)
+    fine = {"policy": "moody", "decides": "moody", "in_charge": "policy", "why": "", "since": None}
+    assert deciding_json(world.controller) == fine
+    await world.look()
+    told = deciding_json(world.controller)
+    assert (told["decides"], told["in_charge"]) == ("fifo", "teacher") and told["why"].startswith("fifo decides for moody")
+
+
+def test_the_settings_say_which_shadows_there_are() -> None:
+    text = '[shadow]\npolicies = ["srtf", " mlf-h ", "srtf"]\nevery = "10m"\nhorizon = "2h"\n'
+    found = parse_settings(text)
+    assert found.shadow == Shadows(policies=("srtf", "mlf-h"), every_s=600, horizon_s=7200)
+    assert found.to_json()["shadow"] == {"policies": ["srtf", "mlf-h"], "every": "10m", "horizon": "2h", "budget": "30s"}
+    assert parse_settings("").shadow == Shadows()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('policies = ["srft"]', "headway.toml:2: shadow.policies: .*did you mean 'srtf'"),
+        ('policies = "srtf"', "shadow.policies: expected a list of texts"),
+        ('every = "0s"', "shadow.every: expected a time from 1s to 30d"),
+        ('evry = "1h"', "did you mean 'every'"),
+        ("policies = [" + ", ".join(f'"las:quantum={n}"' for n in range(1, 10)) + "]", "expected at most 8 policies, got 9"),
+    ],
+)
+def test_mistakes_in_the_settings(line: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_settings(f"[shadow]\n{line}\n")
+
+
+def test_the_command_lines_shadows_stand_above_the_files(tmp_path: Path) -> None:
+    file = tmp_path / "headway.toml"
+    file.write_text('[shadow]\npolicies = ["srtf"]\nevery = "2h"\n')
+    given = Given(home=Home(tmp_path), file=file, policy="fifo")
+    assert given.load().shadow == Shadows(policies=("srtf",), every_s=7200)
+    assert replace(given, shadows=("mlf-h", "sjf")).load().shadow == Shadows(policies=("mlf-h", "sjf"), every_s=7200)
+    with pytest.raises(UserError, match="did you mean 'mlf-h'"):
+        replace(given, shadows=("mlf-hh",)).load()

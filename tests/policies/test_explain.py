@@ -32,7 +32,7 @@ SPECS = [
     *EXPLAIN, "sjf:unfit=block", "edf:preempt=false", "drf:preempt=false,over=queue", "borg-fair:over=user", "borg-fair:over=job",
     "random:seed=3", "tiresias:variant=gittins", "tiresias:queues=3,promote=1", "las:quantum=2",
     "mlf-h:normalize=false,dag_mode=mean", "mlf-h:migration=false,urgency=false,deadline=false", "graphene:preempt=false",
-    "graphene:sharing=true", "graphene:jct=0,fair=1",
+    "graphene:sharing=true", "graphene:jct=0,fair=1", "srtf:gpus=0.5", "oracle-srtf:gpus=1",
     "slaq:sharing=true,steps=4", "gandiva:slice=100", "gandiva:sharing=true,slice=60",
     "hypersched:sharing=true", "srtf:sharing=true", "borg-fair:sharing=true", "mlf-h+mlf-c", "gandiva:sharing=true+mlf-c",
 ]  # fmt: skip
@@ -139,11 +139,23 @@ def test_remaining_time_by_hand() -> None:
     assert values(explain("sjf", view, 0))["remaining"] == 4000
 
 
+def test_remaining_time_times_gpus_by_hand() -> None:
+    """4000 s on two GPUs against 300 s on one; in steps of 10 ms."""
+    view = running_and_waiting()
+    root, area = explain("srtf:gpus=0.5", view, 0), explain("srtf:gpus=1", view, 0)
+    assert (values(root)["remaining"], values(root)["GPUs"], values(root)["area"]) == (4000, 2, 5656.85)
+    assert values(area)["area"] == 8000 and values(explain("srtf:gpus=0.5", view, 1))["area"] == 300
+    assert root.order == (1, 0) and "GPUs^0.5" in root.words
+    assert "area" not in values(explain("srtf", view, 0))
+
+
 def test_a_job_without_an_estimate_comes_last() -> None:
     unknown = state(cluster([2]), [job("a"), job("b")])
     unknown.J[c.J_ESTIMATE, 0] = c.NEVER
     found = explain("srtf", ClusterView(unknown, 0, 0), 0)
     assert found.rank == 2 and values(found)["estimate"] is None and values(found)["remaining"] is None
+    found = explain("srtf:gpus=2", ClusterView(unknown, 0, 0), 0)
+    assert found.rank == 2 and values(found)["area"] is None
 
 
 def test_service_by_hand() -> None:

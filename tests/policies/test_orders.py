@@ -10,6 +10,7 @@ import pytest
 
 from headway.core import columns as c
 from headway.core.columns import Op
+from headway.core.errors import UserError
 from headway.core.view import ClusterView
 from headway.policies.fair import fair_order
 from headway.policies.registry import make_policy
@@ -35,6 +36,35 @@ def placed_by(policy: str, where: Cluster, jobs: list[JobSketch], column: int, n
     plan = make_policy(policy).decide(ClusterView(made, 0, 0), None)
     rows = plan.overrides[plan.overrides[:, c.O_OP] == Op.PLACE, c.O_ROW]
     return Counter(made.J[column, rows].tolist())
+
+
+# -- srtf ---------------------------------------------------------------------------------------------------------
+def test_remaining_time_times_a_power_of_gpus() -> None:
+    """`a` wants all four GPUs for 10 s, `b` one for 25 s. Time: 10 < 25. × √GPUs: 20 < 25. × GPUs: 40 > 25, so `b` goes first."""
+    jobs = [job("a", 4, 10), job("b", 1, 25)]
+    first = "n0.0 |" + "a" * 10 + "b" * 25
+    for policy in ("srtf", "srtf:gpus=0.5"):
+        assert drawn(policy, cluster([4]), jobs).splitlines()[0] == first
+    assert drawn("srtf:gpus=1", cluster([4]), jobs).splitlines()[0] == "n0.0 |" + "b" * 25 + "a" * 10
+
+
+def test_a_small_job_stops_a_wide_one_that_has_less_time_left() -> None:
+    """At 5 `a` has 10 s left on four GPUs: 40 GPU·s, or 20 by the root. `b` comes with 15 s on one."""
+    jobs = [job("a", 4, 15), job("b", 1, 15, 5)]
+    assert drawn("srtf", cluster([4]), jobs).splitlines()[0] == "n0.0 |" + "a" * 15 + "b" * 15
+    assert drawn("srtf:gpus=0.5", cluster([4]), jobs).splitlines()[0] == "n0.0 |" + "a" * 5 + "b" * 15 + "a" * 10
+
+
+def test_times_of_years_on_many_gpus_rank_last_and_do_not_overflow() -> None:
+    jobs = [job("a", 4, 10**9), job("b", 4, 10**9 + 10), job("c", 1, 30)]
+    plan = make_policy("srtf:gpus=2").decide(ClusterView(state(cluster([4]), jobs), 0, 0), None)
+    assert plan.overrides[plan.overrides[:, c.O_OP] == Op.PLACE, c.O_JOB].tolist() == [2]
+
+
+@pytest.mark.parametrize("value", ["-1", "3", "nan"])
+def test_the_power_is_a_number_from_0_to_2(value: str) -> None:
+    with pytest.raises(UserError, match="gpus: expected a number from 0 to 2"):
+        make_policy(f"srtf:gpus={value}")
 
 
 # -- drf ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ SPECS = {
     **{name: (name,) for name in REGISTRY},
     "fifo": ("fifo", "fifo:sharing=true", "fifo:placement=topology"),
     "fifo-backfill": ("fifo-backfill", "fifo-backfill:depth=2,placement=first-fit", "fifo-backfill:sharing=true"),
-    "srtf": ("srtf", "srtf:placement=best-fit", "srtf:sharing=true"),
+    "srtf": ("srtf", "srtf:placement=best-fit", "srtf:sharing=true", "srtf:gpus=0.5"),
     "oracle-srtf": ("oracle-srtf", "oracle-srtf:sharing=true"),
     "las": ("las", "las:quantum=20,placement=topology", "las:quantum=20,sharing=true"),
     "sjf": ("sjf", "sjf:unfit=block", "sjf:unfit=skip,placement=first-fit", "sjf:sharing=true"),

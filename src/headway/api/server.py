@@ -168,6 +168,7 @@ class ApiServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=GRACE_S,
             ws="none",
         )

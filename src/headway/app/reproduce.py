@@ -34,7 +34,7 @@ LARGE_SEEDS = 3
 LOAD_MAX, SEEDS_MAX = 1_000_000, 1000
 FIRST_SEED = 100
 """Seeds from 100 are for judging; those below have been seen while policies were made."""
-SPECS = {"mlf-h-tuned": "mlf-h:tuned=true"}
+SPECS = {"mlf-h-tuned": "mlf-h:tuned=true", "srtf-area": "srtf:gpus=0.5"}
 """Methods whose policy has another name."""
 METHODS = tuple(TITLES)
 OF_MLFS = frozenset({"mlfs", "mlf-rl", "mlf-h", "mlf-h+mlf-c", "mlf-h-tuned"})
@@ -143,7 +143,7 @@ def resolve(methods: Sequence[str]) -> tuple[dict[str, dict[str, str]], dict[str
             missing[PAPER][name] = missing[EQUAL][name] = why
             continue
         specs[PAPER][name] = found
-        if LOAD_CONTROL in spec:
+        if LOAD_CONTROL in spec or name == "mlfs":  # which is MLF-RL with MLF-C where all have it
             continue
         plain = spec if name in OF_MLFS else f"{spec}:sharing=true"
         found, why = _exists(f"{plain}+{LOAD_CONTROL}" if control else plain)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 
 import numpy as np
@@ -35,6 +36,10 @@ from headway.runtime.warm import warm_up
 from headway.sim.beside import Compared, Contender, compare
 
 log = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005
+"""While forks are made, a thread that wants to go on waits for at most so long. By default it is ten times that, and every step
+of the controller's loop would come so much later."""
 
 
 class Skip(IntEnum):
@@ -105,7 +110,8 @@ class Comparer:
                 horizon_us=round(wanted.horizon_s * US_PER_S), capabilities=controller.rounds.capabilities, go_on=go_on,
             )  # fmt: skip
 
-        found = await asyncio.to_thread(work)
+        with _switching(SWITCH_S):
+            found = await asyncio.to_thread(work)
         if found is None:
             jobs = len(taken.known.jobs)
             why = f"{len(contenders)} policies and {jobs} jobs: not one simulation of each within {wanted.budget_s:g} s"
@@ -163,6 +169,17 @@ class Comparer:
     def close(self) -> None:
         for _, past in self._shadows.values():
             past.close()
+
+
+@contextmanager
+def _switching(interval_s: float) -> Iterator[None]:
+    """Threads give way to each other after so long."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval_s, before))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def _text(found: Compared, who: InCharge, taken: Copied, contenders: list[Contender]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, is_dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ NS_PER_MS = 1_000_000
 SEED_MAX = 2**63 - 1
 RESTART_S = 30.0
 """What starting again takes a job that says nothing of it."""
+LIE = 2.0
+"""How many times their progress jobs report that lie, unless it is said."""
 NAMES_LENGTH_MAX = 1 << 24
 """Characters of job names that a journal's header takes in, so that it stays a line that can be read."""
 
@@ -60,6 +63,10 @@ class SimulateRequest:
     save_cost: str | None = None
     restart_cost: str | None = None
     checkpoint_every: str | None = None
+    estimate_scale: str | None = None
+    """The users' estimates are multiplied by this."""
+    liars: str | None = None
+    """The share of the jobs that report more progress than is so, and how many times as much (`0.1`, `0.1:3`)."""
     skip: bool = True
     journal: Path | None = None
     datasets: Path | None = None
@@ -95,6 +102,11 @@ def prepare(request: SimulateRequest) -> Prepared:
             load = load_reader(request.load.strip())
         except ValueError as error:
             raise UserError(str(error), key="load") from None
+    scale = _number(request.estimate_scale, "estimate-scale") if request.estimate_scale is not None else None
+    liars = None
+    if request.liars is not None:
+        share, colon, factor = request.liars.partition(":")
+        liars = _number(share, "liars"), _number(factor, "liars") if colon else LIE
     policies = tuple(choose(text.strip()) for text in request.policies)
     if request.journal is not None:
         _check_journal(request.journal, len(policies))
@@ -106,6 +118,10 @@ def prepare(request: SimulateRequest) -> Prepared:
         workload = workload.filtered(request.filter)
     if load is not None:
         workload = workload.scaled_to_load(load, cluster.gpus)
+    if scale is not None:
+        workload = workload.with_estimates_scaled(scale)
+    if liars is not None:
+        workload = workload.with_liars(*liars, seed=request.seed)
     if not workload.has_costs:
         workload = workload.with_costs(restore_s=RESTART_S)
     cluster = cluster.with_quotas(workload.queues, workload.quotas_ppm)
@@ -290,6 +306,16 @@ def _seconds(text: str, key: str) -> float:
         return units.parse_duration(text) / US_PER_S
     except ValueError as error:
         raise UserError(str(error), key=key) from None
+
+
+def _number(text: str, key: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise UserError(f"expected a number, got {shown(text)}", key=key)
+    return value
 
 
 def _rank_ms(ordered: Any, percent: int) -> float | None:

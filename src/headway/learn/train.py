@@ -24,7 +24,7 @@ from headway.learn.artefact import save_model, write_together
 from headway.learn.judge import Verdict, judge, switch
 from headway.learn.nets import masked
 from headway.learn.phases import Arrays, Phase, phase_of
-from headway.learn.rollout import Episode, Played, Run, Sample, Setting, play, world_of
+from headway.learn.rollout import Episode, Kept, Played, Run, Sample, Setting, play, world_of
 from headway.learn.spec import Json, TrainSpec
 from headway.policies.mlfs.artefact import FEATURES
 from headway.policies.mlfs.net import Net
@@ -52,7 +52,7 @@ class Training:
             json.dumps(spec.to_json(), sort_keys=True).encode()
             + b"".join(array.tobytes() for array in self.first.to_arrays().values())
         ).hexdigest()
-        self.recorded = recorded.kept if recorded is not None else None
+        self.recorded: Mapping[str, Sequence[Kept]] | None = recorded.kept if recorded is not None else None
         self.bases: dict[tuple[Setting, int], Played] = {}
         self.ranges: dict[str, NDArray[np.float32]] = {}
         self.curve: list[Json] = []

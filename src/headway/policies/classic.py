@@ -21,7 +21,7 @@ from headway.place.shared_backfill import backfill_shares, up_to_head
 from headway.place.shared_ranked import by_rank_shared
 from headway.policies.explain import SERVICE, WAITING_ONLY, by_keys, by_rows, own_key, row_of, seconds, sorted_keys
 from headway.policies.params import Common, param
-from headway.policies.ranks import attained_us, placed_crossing, remaining_keys, run_us, service_keys
+from headway.policies.ranks import area_keys, attained_us, placed_crossing, remaining_keys, run_us, service_keys
 
 US = 1_000_000
 SRTF_UNIT_US = 10_000
@@ -258,22 +258,38 @@ def share_with_backfill(view: ClusterView, draft: Draft, order: Ints, kernel: in
 
 
 @dataclass(frozen=True, slots=True)
+class SrtfParams(Common):
+    gpus: float = param(0.0, "power of the GPUs that the remaining time is multiplied by; 0: the time alone", high=2)
+
+
+@dataclass(frozen=True, slots=True)
 class Srtf:
     """Shortest remaining time first, on the users' estimates, with preemption."""
 
-    params: Common
+    params: SrtfParams
     name: str = "srtf"
 
     def decide(self, view: ClusterView, memo: Any) -> Plan:
         if view.waiting == 0:
             return view.draft().plan()
-        st = view.state
-        placed, waiting = remaining_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, st.scratch.keys_placed, st.scratch.keys_waiting)
+        s = view.state.scratch
+        placed, waiting = self.fill(view, s.keys_placed, s.keys_waiting)
         return place_by_rank(view, placed, waiting, self.params.kernel, sharing=self.params.sharing).plan()
 
+    def fill(self, view: ClusterView, placed: Ints, waiting: Ints) -> tuple[int, int]:
+        """Fill in the rank keys; how many jobs have places, and how many wait."""
+        st, power = view.state, self.params.gpus
+        if power:
+            return area_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, power, placed, waiting)
+        return remaining_keys(st.J, st.C, view.now_us, SRTF_UNIT_US, placed, waiting)
+
     def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
-        keys = remaining_order(view)
-        return by_keys(view, keys, job, remaining_terms(view, keys, job), "the shortest remaining time first", stops=True)
+        keys, power = sorted_keys(view, lambda placed, waiting: self.fill(view, placed, waiting)), self.params.gpus
+        terms: tuple[Term, ...] = remaining_terms(view, remaining_order(view) if power else keys, job)
+        if not power:
+            return by_keys(view, keys, job, terms, "the shortest remaining time first", stops=True)
+        terms = (*terms, *area_terms(view, keys, job, power))
+        return by_keys(view, keys, job, terms, f"the least remaining time × GPUs^{power:g} first", stops=True)
 
 
 def remaining_order(view: ClusterView) -> Ints:
@@ -291,6 +307,18 @@ def remaining_terms(view: ClusterView, keys: Ints, job: int) -> tuple[Term, Term
         Term("estimate", estimate, "s", "run time that the policy was told; without one a job comes last", 1.0, estimate),
         Term("run time", run_s, "s", "what it has run so far", -1.0, 0.0 - run_s),
         Term("remaining", left, "s", "max(0, estimate − run time) in steps of 10 ms, as the policy compares it: least first"),
+    )
+
+
+def area_terms(view: ClusterView, keys: Ints, job: int, power: float) -> tuple[Term, Term]:
+    """The further terms of a rank by remaining time × GPUs^power."""
+    row = row_of(view, job)
+    gpus, key = float(max(int(view.state.J[c.J_GPUS, row]), 1)), own_key(keys, row)
+    area = None if key is None else key * SRTF_UNIT_US / US
+    meaning = f"remaining time × GPUs^{power:g} in steps of 10 ms, as the policy compares it: least first"
+    return (
+        Term("GPUs", gpus, "", f"of the whole job: the remaining time is multiplied by {gpus**power:.4g}"),
+        Term("area", area, "s", meaning),
     )
 
 

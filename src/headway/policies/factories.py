@@ -38,11 +38,11 @@ def fifo_backfill() -> Entry:
 
 
 def srtf() -> Entry:
-    return _entry("srtf", classic.Srtf, Common, preempts=True)
+    return _entry("srtf", classic.Srtf, classic.SrtfParams, preempts=True)
 
 
 def oracle_srtf() -> Entry:
-    return _entry("oracle-srtf", classic.OracleSrtf, Common, oracle=True, preempts=True)
+    return _entry("oracle-srtf", classic.OracleSrtf, classic.SrtfParams, oracle=True, preempts=True)
 
 
 def las() -> Entry:

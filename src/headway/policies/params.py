@@ -59,6 +59,8 @@ def _value(policy: str, key: str, word: str, default: Any, meta: Any) -> Any:
         if word.lower() not in ("true", "false"):
             raise UserError(f"{policy}: {key}: expected true or false, got {shown(word)}")
         return word.lower() == "true"
+    if isinstance(default, str):
+        return word
     kind = "a whole number" if isinstance(default, int) else "a number"
     try:
         value = int(word) if isinstance(default, int) else float(word)

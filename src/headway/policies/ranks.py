@@ -60,6 +60,29 @@ def remaining_keys(J: Table, C: Ints, now: int, unit: int, placed: Ints, waiting
 
 
 @kernel
+def area_keys(
+    J: Table, C: Ints, now: int, unit: int, power: float, placed: Ints, waiting: Ints
+) -> tuple[int, int]:  # fmt: skip
+    """Keys by remaining time × GPUs^power, with the time in whole µs and the product rounded down to units of `unit`; a job
+    without GPUs counts as on one. As `remaining_keys`."""
+    p, w = 0, 0
+    for row in range(C[c.C_ROWS]):
+        phase = J[c.J_PHASE, row]
+        if phase > STOPPING or (phase == STOPPING and J[c.J_PLACED, row] == 0):
+            continue
+        left = max(J[c.J_ESTIMATE, row] - run_us(J, row, now), 0)
+        area = float(left) * float(max(J[c.J_GPUS, row], 1)) ** power
+        key = pack(J[c.J_PRIORITY, row], int(min(area / unit, float(KEY_MAX))), row)
+        if J[c.J_PLACED, row]:
+            placed[p] = key
+            p += 1
+        else:
+            waiting[w] = key
+            w += 1
+    return p, w
+
+
+@kernel
 def limit_of(service: int, quantum: int, thresholds: Ints) -> tuple[int, int]:
     """The rank of a service (GPU·µs), and the service at which the rank changes: by quantum if it is not 0, else by thresholds"""
     if quantum:

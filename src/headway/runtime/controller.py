@@ -148,7 +148,8 @@ class Controller(Verbs):
                 continue
             wait_s = (due - self.now_us()) / US
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), min(max(wait_s, 0.001), WAIT_S_MAX))
+                async with asyncio.timeout(min(max(wait_s, 0.001), WAIT_S_MAX)):  # `wait_for` would make a task each time
+                    await self._wake.wait()
 
     def _pump_error(self) -> BaseException | None:
         return self._pump.exception() if self._pump is not None and not self._pump.cancelled() else None
@@ -258,7 +259,8 @@ class Controller(Verbs):
     async def changed(self, timeout_s: float) -> None:
         """Wait until something is journalled, the controller stops, or the time is over."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
 
     def _tell(self) -> None:
         self._changed.set()

@@ -26,7 +26,7 @@ from headway.core.events import EventBatch
 from headway.runtime import lease as leases
 from headway.runtime.journal_archive import Archive, DamagedArchiveError, checked, load, save
 from headway.runtime.journal_cut import copy_sound, set_aside
-from headway.runtime.journal_db import Appender, Database, Where, archives, lease, reason, segments, snapshots
+from headway.runtime.journal_db import Database, Where, archives, lease, reason, segments, snapshots
 from headway.runtime.lease import FencedError, Holder, Lease
 
 ROWS = 512
@@ -95,7 +95,6 @@ class Journal:
         self._next = 1
         self._broken = ""
         self._db = self.database.engine.connect()
-        self._appender: Appender | None = None
         try:
             with self._reading():
                 self.id: str = self._db.execute(sa.select(lease.c.journal)).scalar_one()
@@ -262,10 +261,9 @@ class Journal:
         self.check()
         if self._broken:
             raise JournalError(self._broken)
-        appender = self._appender = self._appender or Appender(self._db)
         row = {"seq": self._next, "schema": SCHEMA, "events": len(batch), "body": encode(batch), "epoch": self.epoch}
         try:
-            if not appender.append(row):
+            if not self.database.append(self._db, row):
                 self.lost = leases.fenced_text(self.lease(), self.epoch)
                 raise FencedError(self.lost)
         except SQLAlchemyError as error:
@@ -298,7 +296,7 @@ class Journal:
                 self.database.close()
                 kept = set_aside(self.where, fresh)
                 self.database = Database(self.where)
-                self._db, self._appender = self.database.engine.connect(), None
+                self._db = self.database.engine.connect()
             else:
                 kept = self._cut_rows(whole)
         except (OSError, SQLAlchemyError) as error:

@@ -1,9 +1,9 @@
 """The simulator as a Gymnasium environment: `headway/Cluster-v0` (`docs/environment.md`).
 
-One step is one pick of the rank stage of MLF-RL (§3.4 of the paper; specs §4.3): who of this round's candidates is next to hold
-places, or *stay*, which ends the round and leaves all others where they are. The order that has been picked goes through the
-preemptive pass, as under `srtf`, and time goes on to the next round in which somebody waits. The reward of the step that ends a round is Eq. 7 of the
-time until then (`metrics.reward`); of any other, 0.
+One step is one pick of the rank stage of MLF-RL (`policies.mlfs.rl`): who of this round's candidates is next to hold places, or
+*stay*, which ends the round and leaves all others where they are. The order that has been picked goes through the preemptive
+pass, as under `srtf`, and time goes on to the next round in which somebody waits. The reward of the step that ends a round is Eq. 7 of
+the time until then (`metrics.reward`); of any other, 0.
 
 It needs Gymnasium (`pip install 'headway[learn]'`). The simulation itself is `sim.episode`, which does not.
 """
@@ -22,7 +22,7 @@ from headway.core.units import US_PER_S
 from headway.features.table import RANK
 from headway.metrics.reward import BETAS, TERM_NAMES, reward
 from headway.sim import gym_names
-from headway.sim.episode import Episode, Setting
+from headway.sim.episode import CLUSTER, WORKLOAD, Episode, Setting
 from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
 
@@ -43,7 +43,7 @@ Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
 
 
-class ClusterEnv(gym.Env[Observation, np.int64]):
+class ClusterEnv(gym.Env[Any, Any]):
     """A cluster whose jobs are ranked pick by pick.
 
     Observation (`Q_MAX` is `rows`, `F_RANK` the number of columns of `features.table.RANK`):
@@ -57,7 +57,7 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  Gymnasium's own name and type
 
     def __init__(
-        self, workload: str | Workload = Setting.workload, cluster: str | Cluster = Setting.cluster, *, round_s: float = 60.0,
+        self, workload: str | Workload = WORKLOAD, cluster: str | Cluster = CLUSTER, *, round_s: float = 60.0,
         sharing: bool = False, beside: str = "", rows: int = ROWS, queue: int = QUEUE, horizon: int = HORIZON,
         betas: Sequence[float] = BETAS, strict: bool = False, datasets: Any = None, render_mode: str | None = None,
     ) -> None:  # fmt: skip
@@ -79,7 +79,9 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
             UserError: a number out of its range. What spec strings name is read by `reset`.
         """
         if not 2 <= rows <= 100_000 or not 1 <= queue < rows:
-            raise UserError(f"expected 2 to 100,000 rows and a queue below that, got {shown(rows)} and {shown(queue)}", key="rows")
+            raise UserError(
+                f"expected 2 to 100,000 rows and a queue below that, got {shown(rows)} and {shown(queue)}", key="rows"
+            )
         if horizon < 1:
             raise UserError(f"expected at least 1 round, got {shown(horizon)}", key="horizon")
         if render_mode is not None:
@@ -103,7 +105,7 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
         self.done = True
 
     # -- Gymnasium's side -----------------------------------------------------------------------------------------
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Observation, Info]:  # type: ignore[override]
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Observation, Info]:
         """A new episode, up to its first decision.
 
         Its seed is `seed`, and where none is given one drawn from the last that was. `options`: `workload` and `cluster`, from
@@ -127,9 +129,7 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
             )  # fmt: skip
         of_episode = int(self.np_random.integers(2**31)) if seed is None else int(seed)
         workload, cluster = self.setting.read(of_episode)
-        self.episode = Episode(
-            workload, cluster, self.setting, seed=of_episode, rows_max=self.rows, queue_max=self.queue
-        )
+        self.episode = Episode(workload, cluster, self.setting, seed=of_episode, rows_max=self.rows, queue_max=self.queue)
         self.done = False
         self._begin_round()
         return self._observation(), {**self._info(), "seed": of_episode}
@@ -188,7 +188,7 @@ class ClusterEnv(gym.Env[Observation, np.int64]):
         return {"jobs": self._jobs.copy(), "picked": self._picked.copy(), "mask": self._mask.copy()}
 
     def _info(self, *, masked: bool = False) -> Info:
-        """`action_mask`; `masked`: the action was not allowed, and taken as *stay*; the jobs' numbers (−1: no job in that row)."""
+        """What may be done; `masked`: the action was not allowed, and taken as *stay*; the jobs' numbers (−1: no job there)."""
         assert self.episode is not None
         numbers = np.full(self.rows, -1, np.int64)
         numbers[: len(self.episode.rows)] = self.episode.jobs

@@ -48,6 +48,7 @@ from headway.workloads.kinds import for_cluster
 from headway.workloads.registry import load_workload
 from headway.workloads.schema import Workload
 
+WORKLOAD, CLUSTER = "mlfs-paper:jobs=155,protocol=stress", "20x4"
 RESTART_S = 30.0
 """What starting again takes a job that says nothing of it, as in `headway simulate`."""
 UNKNOWN_LEFT_US = 600 * US_PER_S
@@ -59,9 +60,9 @@ PPM = 1e6
 class Setting:
     """What is simulated, and how its rounds go."""
 
-    workload: str | Workload = "mlfs-paper:jobs=155,protocol=stress"
+    workload: str | Workload = WORKLOAD
     """A spec string, drawn anew for each episode's seed, or jobs that are there already."""
-    cluster: str | Cluster = "20x4"
+    cluster: str | Cluster = CLUSTER
     round_s: float = 60.0
     sharing: bool = False
     """Put jobs that allow it side by side on one GPU."""
@@ -160,8 +161,8 @@ class Episode:
         self.policy = Ordered(setting.sharing)
         whole = setting.around(self.policy)
         self.sim = _Told(
-            self.metrics, workload, cluster, Brains(whole, whole, whole), seed=seed, interval_us=round(setting.round_s * US_PER_S),
-            skip=True, faults=None, sinks=(),
+            self.metrics, workload, cluster, Brains(whole, whole, whole), seed=seed,
+            interval_us=round(setting.round_s * US_PER_S), skip=True, faults=None, sinks=(),
         )  # fmt: skip
         self.counted = np.zeros(len(workload), np.bool_)
         """Jobs that have ended in a window before this one."""
@@ -247,11 +248,14 @@ class Episode:
         return chosen
 
     def _goals(self, window_s: float) -> Floats:
-        """The goals of the jobs that have ended since the last decision, and of those that live by what is known of them now."""
+        """The goals of the jobs that have completed or failed since the last decision, and of those that live by what is known of
+        them now: their estimates, and the accuracy that they have told. Those that failed have no completion time, and are late.
+        """
         M, st = self.metrics.M[: len(self.counted)], self.sim.state
         new = np.flatnonzero((M[:, M_PHASE] > Phase.STOPPING) & ~self.counted)
         self.counted[new] = True
-        E, done = M[new], M[new, M_PHASE] == Phase.COMPLETED
+        E = M[new[M[new, M_PHASE] <= Phase.FAILED]]
+        done = E[:, M_PHASE] == Phase.COMPLETED
         rows = st.live_rows()
         J = st.J[:, rows]
         left_us = remaining_us(self.view, rows)

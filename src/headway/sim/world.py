@@ -23,8 +23,9 @@ from headway.sim.kernels import HEAP_MARGIN, advance, execute, note_next
 from headway.sim.physics import CANCEL, NODE_DOWN, NODE_UP
 from headway.workloads.cluster import Cluster
 from headway.workloads.schema import Workload
-from headway.workloads.truth import Y_CURVE, Y_OBSERVE_EVERY, Y_UNITS, Curve
+from headway.workloads.truth import Y_BOAST, Y_CURVE, Y_OBSERVE_EVERY, Y_UNITS, Curve
 
+PPM = 1_000_000
 REPORTS_MAX = 10_000
 """Reports of a job over its run: one with more units tells of several at a time."""
 WRONG = {
@@ -85,6 +86,8 @@ class World:
         self.X[w.X_JITTER], self.X[w.X_HOLD] = workload.usage_jitter_ppm, max(workload.usage_hold_us, 1)
         self.X[w.X_FAIL], self.X[w.X_LATENCY] = fail_ppm, latency_us
         self._rejected = too_large(workload, cluster)
+        self.boasts = bool(workload.truth.size and workload.truth[Y_BOAST].any())
+        """Whether a job reports more than is so."""
         self._out, self._out_pool = np.empty((1024, c.RECORD), np.int64), np.empty(1 << 16, np.int64)
         for t, node, up in node_faults:
             rank, what = (w.RANK_NODE_UP, NODE_UP) if up else (w.RANK_NODE_DOWN, NODE_DOWN)
@@ -185,7 +188,20 @@ class World:
         return self._take()
 
     def _take(self) -> EventBatch:
+        if self.boasts:
+            self._boast()
         return EventBatch(self._out[: self.X.item(w.X_OUT)], self._out_pool[: self.X.item(w.X_OUT_POOL)])
+
+    def _boast(self) -> None:
+        """Jobs that lie make more of the units and accuracies that they tell (`docs/semantics.md` §6)."""
+        out = self._out[: self.X.item(w.X_OUT)]
+        kinds = out[:, c.E_KIND]
+        for kind, column in ((EventKind.OBSERVED, c.E_A), (EventKind.STOPPED, c.E_B), (EventKind.OBSERVED, c.E_C)):
+            at = np.flatnonzero((kinds == kind) & (out[:, column] > 0))
+            jobs = out[at, c.E_ID]
+            more, most = self.W[w.W_TRUTH + Y_BOAST, jobs], self.W[w.W_UNITS, jobs] if column != c.E_C else PPM
+            at, more, most = at[more > 0], more[more > 0], np.broadcast_to(most, jobs.shape)[more > 0]
+            out[at, column] = np.minimum(out[at, column] + out[at, column] * more // PPM, most)
 
     def _tidy_heap(self, more: int = 0) -> None:
         """Drop void entries; double the heap if it is still more than half full."""

@@ -15,10 +15,13 @@ from headway.core.arrays import Bools, Ints, Table
 from headway.core.errors import UserError, shown
 from headway.core.units import US_PER_S
 from headway.workloads.select import filter_mask
-from headway.workloads.truth import HINT_COLUMN_NAMES, HINT_COLUMNS, TRUTH_COLUMN_NAMES, TRUTH_COLUMNS, Y_SPEED, Speed
+from headway.workloads.truth import HINT_COLUMN_NAMES, HINT_COLUMNS, TRUTH_COLUMN_NAMES, TRUTH_COLUMNS, Y_BOAST, Y_SPEED, Speed
 
 JOBS_MAX = 5_000_000
 LOAD_MIN, LOAD_MAX = Fraction(1, 1000), Fraction(1000)
+SCALE_MIN, SCALE_MAX = 0.01, 100.0
+LIARS = 9
+"""Tells the draw of who lies from all others with the same seed."""
 SCHEMA = "headway-workload/1"
 
 
@@ -148,6 +151,39 @@ class Workload:
         """The same jobs with other estimates; the true durations make an oracle of a policy that ranks by them."""
         return self._with_columns({c.J_ESTIMATE: estimate_us})
 
+    def with_estimates_scaled(self, scale: float) -> Workload:
+        """The same jobs whose users' estimates are wrong by one factor more: what policies are told, not what is so.
+
+        Raises:
+            UserError: the factor is not from 0.01 to 100.
+        """
+        if not SCALE_MIN <= scale <= SCALE_MAX:
+            raise UserError(f"expected a number from {SCALE_MIN:g} to {SCALE_MAX:g}, got {shown(scale)}", key="estimate-scale")
+        estimate, factor = self.spec[c.J_ESTIMATE], Fraction(str(scale))
+        if factor == 1:
+            return self
+        scaled = [_estimate_us(us, factor) for us in estimate.tolist()]
+        return self.with_estimates(np.array(scaled, np.int64))
+
+    def with_liars(self, frac: float, factor: float = 2.0, seed: int = 0) -> Workload:
+        """The same jobs, of which a seeded share reports more than is so: units done and accuracy `factor` times the true ones,
+        up to all their units and to 1. What they report of their losses stays true. Which jobs lie hangs on the seed and the
+        job's number alone: with a larger share those of a smaller one lie too.
+
+        Raises:
+            UserError: the share is not from 0 to 1, or the factor not from 1 to 100.
+        """
+        if not 0 <= frac <= 1:
+            raise UserError(f"expected a share from 0 to 1, got {shown(frac)}", key="liars")
+        if not 1 <= factor <= SCALE_MAX:
+            raise UserError(f"expected a factor from 1 to {SCALE_MAX:g}, got {shown(factor)}", key="liars")
+        lies = np.random.Generator(np.random.PCG64([seed, LIARS])).random(len(self)) < frac
+        if not lies.any() or factor == 1:
+            return self
+        truth = self.truth.copy() if self.truth.size else np.zeros((TRUTH_COLUMNS, len(self)), np.int64)
+        truth[Y_BOAST] = np.where(lies, round((factor - 1) * 1e6), 0)
+        return replace(self, truth=truth, frozen_sha256="")
+
     def with_costs(self, save_s: float | None = None, restore_s: float | None = None, every_s: float | None = None) -> Workload:
         """The same jobs with another price of a preemption: to save, to restore, and the interval of checkpoints (0: none).
 
@@ -231,6 +267,11 @@ class Workload:
             detail_at=np.concatenate(([0], np.cumsum(sizes[kept]))),
         )
         return chosen._with_times(chosen.submitted_us - chosen.submitted_us[0])
+
+
+def _estimate_us(estimate_us: int, factor: Fraction) -> int:
+    """An estimate times a factor, at least 1 µs; none stays none."""
+    return max(min(round(estimate_us * factor), c.NEVER - 1), 1) if 0 < estimate_us < c.NEVER else estimate_us
 
 
 def _us(seconds: float) -> int:

@@ -47,6 +47,7 @@ TRUE_RANGES: dict[int, Range] = {
     y.Y_BASE: _DURATION, y.Y_BYTES: _SIZE, y.Y_T0: _DURATION, y.Y_T1: _DURATION, y.Y_T3: _DURATION,
     y.Y_START: (0, LOSS_MAX_PPM), y.Y_PLATEAU: (0, LOSS_MAX_PPM), y.Y_K: (0, COUNT_MAX), y.Y_M: (0, COUNT_MAX), y.Y_K99: COUNT,
     y.Y_B0: (0, COUNT_MAX), y.Y_DIVERGES: _FLAG, y.Y_DROP: _FLAG, y.Y_CAP: _TIME, y.Y_NOISE: _SHARE,
+    y.Y_BOAST: (0, 100 * PPM),
 }  # fmt: skip
 DETAIL_RANGES = np.array([_GPUS, _CPUS, _SIZE, _SIZE, _SHARE])
 """Of a task: GPUs and cpus (thousandths), memory, network, share of the model (ppm)."""

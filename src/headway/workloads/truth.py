@@ -35,18 +35,19 @@ class Curve(IntEnum):
 
 TRUTH_COLUMN_NAMES = tuple(
     """speed curve units observe_every base_us bytes t0_us t1_us t3_us start_ppm plateau_ppm k_ppm m_ppm k99 b0_ppm diverges drop
-cap_gpu_us noise_ppm""".split()
+cap_gpu_us noise_ppm boast_ppm""".split()
 )
 TRUTH_COLUMNS = len(TRUTH_COLUMN_NAMES)
 (
     Y_SPEED, Y_CURVE, Y_UNITS, Y_OBSERVE_EVERY, Y_BASE, Y_BYTES, Y_T0, Y_T1, Y_T3, Y_START, Y_PLATEAU, Y_K, Y_M, Y_K99, Y_B0,
-    Y_DIVERGES, Y_DROP, Y_CAP, Y_NOISE,
+    Y_DIVERGES, Y_DROP, Y_CAP, Y_NOISE, Y_BOAST,
 ) = range(TRUTH_COLUMNS)  # fmt: skip
 """`units`: iterations (or thousandths of 10⁵ samples) of the whole run; `observe_every`: units between two observations (0: one a
 slice);
 `base_us`: compute of an iteration with batch one on the fastest GPU; `bytes`: the gradient; `t0…t3`: see SCALED; `k99`: units
 until the first term of INVERSE is at 1 %; `diverges`: its loss rises from k99/3 on; `drop`: its plateau falls by 30 % at k99/2;
-`cap_gpu_us`: the attained service at which the job leaves (0: none); `noise_ppm`: of observations."""
+`cap_gpu_us`: the attained service at which the job leaves (0: none); `noise_ppm`: of observations; `boast_ppm`: by how much
+the job reports more units and a higher accuracy than it has (0: it is honest)."""
 
 _HALF = (-3090232, -1862732, -1534121, -1318011, -1150349, -1009990, -887147, -776422, -674490, -579132, -488776, -402250,
          -318639, -237202, -157311, -78412)  # fmt: skip

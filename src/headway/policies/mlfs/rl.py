@@ -56,7 +56,7 @@ SCORE_MAX = KEY_MAX // 2 // STEPS
 """Scores lie within ± this."""
 CHOICES_MAX = 256
 """Choices of nodes of one round that are told to who trains."""
-BEYOND_FRAC, MARGIN = 0.02, 0.25
+BEYOND_FRAC, MARGIN = 0.05, 0.25
 """A round goes to the teacher when more than this share of its numbers lies outside of the trained range, which is widened by
 this part."""
 

@@ -27,6 +27,7 @@ TITLES = {
     "borg-fair": "TensorFlow (Borg fair)",
     "slaq": "SLAQ",
     "srtf": "SRTF",
+    "srtf-area": "SRTF by time left × √GPUs",
     "edf": "EDF",
     "fifo": "FIFO",
 }
