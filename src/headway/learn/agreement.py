@@ -49,8 +49,8 @@ class Agreement:
 
     @property
     def frac(self) -> float | None:
-        """The mean share agreed on of the kinds of decision that there were; None of nothing. Of nodes there are fifty times as many
-        choices as of jobs: counted together they would hide whom the network starts."""
+        """The mean share agreed on of the kinds of decision that there were; None of nothing. Of nodes there are fifty times as
+        many choices as of jobs: counted together they would hide whom the network starts."""
         shares = [self.agreed[kind] / self.taken[kind] for kind in KINDS[:3] if self.taken[kind]]
         return sum(shares) / len(shares) if shares else None
 
