@@ -49,9 +49,10 @@ class Agreement:
 
     @property
     def frac(self) -> float | None:
-        """The share of decisions agreed on; None of nothing."""
-        total = sum(self.taken[kind] for kind in KINDS[:3])
-        return sum(self.agreed[kind] for kind in KINDS[:3]) / total if total else None
+        """The mean share agreed on of the kinds of decision that there were; None of nothing. Of nodes there are fifty times as
+        many choices as of jobs: counted together they would hide whom the network starts."""
+        shares = [self.agreed[kind] / self.taken[kind] for kind in KINDS[:3] if self.taken[kind]]
+        return sum(shares) / len(shares) if shares else None
 
     def to_json(self) -> dict[str, Any]:
         """Shares and counts."""

@@ -88,8 +88,8 @@ def steps_of(played: Sequence[Played], betas: Sequence[float]) -> list[Step]:
     known = [curve for curve in curves if curve is not None]
     longest = max(map(len, known), default=0)
     padded = np.full((len(known), longest), np.nan)
-    for row, told in enumerate(known):
-        padded[row, : len(told)] = told
+    for row, credited in enumerate(known):
+        padded[row, : len(credited)] = credited
     counts = np.maximum((~np.isnan(padded)).sum(axis=0), 1)
     usual = np.nansum(padded, axis=0) / counts
     found: list[tuple[str, Kept, float]] = []
