@@ -335,6 +335,51 @@ n0.0 |aaAbbAaaAbAaaa""",
     ("kinds", "slaq"): """
 n0.0 |abbaa
 n1.0 |.cdd.""",
+    ("gangs", "mlf-rl"): """
+n0.0 |acccaaabb
+n0.1 |a.d.aaabb""",
+    ("estimates", "mlf-rl"): """
+n0.0 |aaaabcc""",
+    ("gap", "mlf-rl"): """
+n0.0 |aaaa..bb
+n0.1 |aaaa..bb
+n1.0 |.cc...bb
+n1.1 |.dddddbb""",
+    ("costs", "mlf-rl"): """
+n0.0 |aaaaaaabbb""",
+    ("kinds", "mlf-rl"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    ("gangs", "mlfs"): """
+n0.0 |aaaabbccc
+n0.1 |aaaabbd..""",
+    ("estimates", "mlfs"): """
+n0.0 |aaaabcc""",
+    ("gap", "mlfs"): """
+n0.0 |aaaa..bb
+n0.1 |.cc...bb
+n1.0 |aaaa..bb
+n1.1 |.dddddbb""",
+    ("costs", "mlfs"): """
+n0.0 |aaaaaaabbb""",
+    ("kinds", "mlfs"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
+    ("gangs", "rl-placement"): """
+n0.0 |acccaaabb
+n0.1 |a.d.aaabb""",
+    ("estimates", "rl-placement"): """
+n0.0 |aaaabcc""",
+    ("gap", "rl-placement"): """
+n0.0 |aaaa..bb
+n0.1 |aaaa..bb
+n1.0 |.cc...bb
+n1.1 |.dddddbb""",
+    ("costs", "rl-placement"): """
+n0.0 |aaaaaaabbb""",
+    ("kinds", "rl-placement"): """
+n0.0 |aaabb
+n1.0 |.cdd.""",
 }
 
 
