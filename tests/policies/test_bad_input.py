@@ -27,6 +27,7 @@ from headway.perf.histories import Histories
 from headway.policies.registry import REGISTRY, choose
 from headway.sim.run import Simulation, simulate
 from headway.testing.builders import cluster, job, state, submissions, workload
+from headway.testing.policy_checks import decided
 from headway.workloads.schema import Workload
 from headway.workloads.truth import (
     TRUTH_COLUMNS,
@@ -245,7 +246,7 @@ def test_whatever_a_job_reports_rounds_go_on(spec: str, reports: str) -> None:
     out.add(20 * US, EventKind.COMPLETED, 0, 1)
     made.apply(last := out.take())
     journal.append(last)
-    plan = policy.decide(ClusterView(made, 20 * US, 1), memo_of(chosen, journal))
+    plan = decided(policy, ClusterView(made, 20 * US, 1), memo_of(chosen, journal))
     assert [o[c.O_JOB] for o in plan.overrides.tolist() if o[c.O_OP] == Op.PLACE] == [1], (
         "the other runs as soon as there is room"
     )

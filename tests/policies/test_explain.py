@@ -21,7 +21,7 @@ from headway.policies.explain import by_arrival
 from headway.policies.mlfs import priority as p
 from headway.policies.registry import REGISTRY, choose, make_policy
 from headway.testing.builders import cluster, job, state
-from headway.testing.policy_checks import tables
+from headway.testing.policy_checks import decided, tables
 from headway.testing.views import Case, random_case
 from headway.workloads.cluster import Queue
 from headway.workloads.schema import plain_spec
@@ -65,7 +65,7 @@ def values(found: Explanation) -> dict[str, float | None]:
 
 def placed_in_turn(spec: str, view: ClusterView, memo: Any) -> list[int]:
     """The waiting jobs that a round places, as the plan lists them: in the order in which the pass came to them."""
-    plan = made(spec).decide(view, memo)
+    plan = decided(made(spec), view, memo)
     placed = plan.overrides[plan.overrides[:, c.O_OP] == Op.PLACE]
     waits = view.state.J[c.J_PLACED, placed[:, c.O_ROW]] == 0
     return [int(number) for number in placed[waits, c.O_JOB]]

@@ -227,3 +227,12 @@ def test_why_tells_what_counts() -> None:
     policy = mlf_rl(Net.plain(), sharing=False)
     told = policy.explain(ClusterView(made, 0, 0), None, 1)
     assert {"score", "left_told"} <= {term.name for term in told.terms}
+
+
+def test_why_tells_when_the_teacher_decides() -> None:
+    narrow = {head: np.zeros((len(names), 2), np.float32) for head, names in COLUMNS.items()}
+    policy = MlfRl(MlfRlParams(sharing=False), Net.plain(), MlfH(MlfHParams(sharing=False)), narrow)
+    made = state(cluster([1]), [job("a", 1, 100), job("b", 1, 1000)])
+    told = policy.explain(ClusterView(made, 0, 0), None, 1)
+    assert "mlf-h decides this round" in told.words
+    assert told.order == policy.teacher.explain(ClusterView(made, 0, 0), None, 1).order  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ the round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -213,7 +213,12 @@ class MlfRl:
 
     # -- explaining -----------------------------------------------------------------------------------------------
     def explain(self, view: ClusterView, memo: Any, job: int) -> Explanation:
-        at, n, score = self.scored(view)
+        try:
+            at, n, score = self.scored(view)
+        except PolicyFault as fault:
+            teacher: Any = self.teacher
+            told: Explanation = teacher.explain(view, memo, job)
+            return replace(told, words=f"{told.words} ({teacher.name} decides this round: {fault.reason})")
         row, rows = row_of(view, job), at.rows[:n]
         keys = np.sort(keys_of(score, view.state.J[c.J_PRIORITY, rows], rows))
         here = np.flatnonzero(rows == row)
