@@ -43,6 +43,10 @@ quarantine.quiet          30m
 quarantine.troubles       3
 quarantine.window         1h
 queues.vision.quota       1
+shadow.budget             30s
+shadow.every              1h
+shadow.horizon            6h
+shadow.policies
 users.ann.queues          vision
 users.ann.urgency_budget  3
 """

@@ -34,7 +34,7 @@ POLICIES = (
     "tiresias:threshold=100,promote=2,skew=0.5", "tiresias:threshold=100,variant=gittins",
     "sjf", "edf", "drf", "drf:over=queue,preempt=false", "borg-fair", "random",
     "mlf-h", "mlf-h:tuned=true+mlf-c", "graphene", "slaq", "gandiva:slice=20", "hypersched", "srtf:sharing=true",
-    "mlf-h:placement=task", "mlf-rl:guard=false", "mlfs",
+    "mlf-h:placement=task", "mlf-rl:guard=false", "mlfs", "rl-placement:guard=false,sharing=true",
 )  # fmt: skip
 """Every shipped policy, with small quanta, so that they preempt in workloads of minutes."""
 ROUNDS_MAX = 20_000
