@@ -65,7 +65,7 @@ async def test_a_job_that_fills_the_disk_ends_and_its_end_is_not_lost(world: Loc
         await bench.launch(bench.run.succeed)
     bench.engine.log_path(filler.job, 1, 0).unlink()
     (small_disk / "rest").unlink()
-    await bench.until(lambda: [e for e in bench.seen if isinstance(e, NodeHealth)][-1] == NodeHealth(node, ""))
+    await bench.until(lambda: [e for e in bench.seen if isinstance(e, NodeHealth) and e.node == node][-1].problem == "")
     await bench.finish(filler)
     await bench.finish(beside)
     await bench.close()
