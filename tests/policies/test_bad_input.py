@@ -47,8 +47,10 @@ from headway.workloads.truth import (
 )
 
 US = 1_000_000
+LEARNED = ("mlf-rl", "rl-placement")
 SPECS = [
-    *REGISTRY, "mlf-h:dag_mode=literal", "mlf-h:dag_mode=mean", "mlf-h:normalize=false", "mlf-h:late=drop", "mlf-h:late=cap",
+    *(f"{name}:guard=false" if name in LEARNED else name for name in REGISTRY),
+    "mlf-h:dag_mode=literal", "mlf-h:dag_mode=mean", "mlf-h:normalize=false", "mlf-h:late=drop", "mlf-h:late=cap",
     "mlf-h:tuned=true", "mlf-h+mlf-c", "tiresias+mlf-c", "gandiva+mlf-c", "slaq+mlf-c", "hypersched+mlf-c",
     "srtf:sharing=true+mlf-c", "graphene:sharing=true", "slaq:sharing=true", "gandiva:sharing=true,trial=10", "gandiva:slice=120",
     "hypersched:sharing=true", "edf:preempt=false,sharing=true",
