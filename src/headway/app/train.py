@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headway.app.output import whole_or_nothing
 from headway.app.pool import check_folder, cores, crew, run_log
 from headway.app.replay import read_home
-from headway.app.report import parse_seeds
-from headway.app.tune import DEVELOPMENT_MAX, parse_objective
+from headway.app.tune import development_seeds, parse_objective
 from headway.core.errors import UserError, did_you_mean, shown
 from headway.core.specstring import Part, flag, parse_part, parse_spec, read_params, unknown_name
 from headway.policies.registry import BESIDE, make_policy
@@ -97,7 +96,7 @@ def prepare(request: TrainRequest) -> PreparedTrain:
     from headway.policies.mlfs.artefact import load_model
 
     _check_numbers(request)
-    seeds, held_out = seeds_of(request.seeds, "seeds"), seeds_of(request.held_out, "held-out")
+    seeds, held_out = development_seeds(request.seeds, "seeds"), development_seeds(request.held_out, "held-out")
     if both := sorted(set(seeds) & set(held_out)):
         raise UserError(f"seed {both[0]} is trained on as well", key="held-out")
     phases = tuple(word.strip() for word in request.phases.split(","))
@@ -147,18 +146,6 @@ def check_torch() -> None:
         import torch  # noqa: F401
     except ImportError:
         raise UserError("needs PyTorch: pip install 'headway[learn]'", key="train") from None
-
-
-def seeds_of(text: str, key: str) -> tuple[int, ...]:
-    """Development seeds."""
-    try:
-        seeds = parse_seeds(text)
-    except UserError as error:
-        raise UserError(error.message, key=key) from None
-    if max(seeds) > DEVELOPMENT_MAX:
-        told = f"expected development seeds, 0 to {DEVELOPMENT_MAX}; those above are for judging, got {max(seeds)}"
-        raise UserError(told, key=key)
-    return seeds
 
 
 def way_of(text: str, kind: str) -> tuple[bool, str]:

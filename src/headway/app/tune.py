@@ -98,7 +98,7 @@ def prepare(request: TuneRequest) -> PreparedTune:
             raise UserError(f"expected a whole number from 1 to {most}, got {value}", key=key)
     if request.workers is not None and request.workers < 1:
         raise UserError(f"expected at least 1, got {request.workers}", key="workers")
-    seeds, held_out = _seeds(request.seeds, "seeds"), _seeds(request.held_out, "held-out")
+    seeds, held_out = development_seeds(request.seeds, "seeds"), development_seeds(request.held_out, "held-out")
     if both := sorted(set(seeds) & set(held_out)):
         raise UserError(f"seed {both[0]} is tuned on as well", key="held-out")
     if not request.workloads or len(set(request.workloads)) < len(request.workloads):
@@ -241,7 +241,12 @@ def _text(request: TuneRequest) -> str | None:
     return str(request.datasets) if request.datasets else None
 
 
-def _seeds(text: str, key: str) -> tuple[int, ...]:
+def development_seeds(text: str, key: str) -> tuple[int, ...]:
+    """Seeds to tune or train on, as `0..3` or `0,5`.
+
+    Raises:
+        UserError: one is for judging, or the text is no list of seeds.
+    """
     try:
         seeds = parse_seeds(text)
     except UserError as error:

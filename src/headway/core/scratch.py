@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ class Scratch:
         self.queues: Ints = np.zeros(1, np.int64)
         self.planned: Ints = np.zeros(1, np.int64)
         self.round_events = EventBuffer()
-        self.of_policy: dict[str, Ints | Floats] = {}
+        self.of_policy: dict[str, Any] = {}
+        """A policy's own working memory, by name; filled with anything when a decision begins."""
 
     def fit_cluster(self, nodes: int, gpus: int, bucket_shape: tuple[int, ...]) -> None:
         """Make every array over nodes, GPUs and buckets as large as the cluster."""

@@ -307,7 +307,7 @@ class Look(Watched):
 def watched(view: ClusterView) -> Look:
     """The working memory for a state: its own, made anew where its tables have grown."""
     s, st = view.state.scratch, view.state
-    kept: Any = s.of_policy.get("mlf-rl")
+    kept: Look | None = s.of_policy.get("mlf-rl")
     if kept is None or kept.rows.shape[0] < st.J.shape[1] or kept.P.shape[0] < st.T.shape[1]:
-        kept = s.of_policy["mlf-rl"] = Look(st)  # type: ignore[assignment]
-    return kept  # type: ignore[no-any-return]
+        kept = s.of_policy["mlf-rl"] = Look(st)
+    return kept
